@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -35,8 +36,8 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const known[] = {"xielu", NULL};
-    const cJSON *norms = cJSON_GetObjectItemCaseSensitive(config, "qk_norm");
-    const cJSON *after = cJSON_GetObjectItemCaseSensitive(config, "post_norm");
+    const cJSON *norms = pp_json_member(config, "qk_norm");
+    const cJSON *after = pp_json_member(config, "post_norm");
     if (cJSON_IsFalse(norms) || cJSON_IsTrue(after))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_norm or post_norm is not what Apertus has");
     if (!pp_config_has_rope(config)) {

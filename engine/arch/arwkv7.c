@@ -5,6 +5,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
+#include "engine/base/json.h"
 
 #define MIXER "model.layers.{}.self_attn.time_mixer."
 #define FORMED(from, to, how) {.hf = MIXER from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
@@ -64,7 +65,7 @@ static enum pp_code check_kind(const cJSON *config, const struct pp_hparams *hp,
     if (!code && version != VERSION)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: wkv_version is %lld, which is not supported in this "
                        "family; %d is", (long long)version, VERSION);
-    if (!code && !is_full(cJSON_GetObjectItemCaseSensitive(config, "wkv_layers"), hp->n_layer))
+    if (!code && !is_full(pp_json_member(config, "wkv_layers"), hp->n_layer))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: wkv_layers does not list all layers, and attention in "
                        "the others is not supported in this family");
     if (!code && pp_config_flag(config, "wkv_has_group_norm", true) && divisor != DIVISOR)

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -43,7 +44,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 /* The layers with attention: a list of their indices, or layer_types. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_layer_indices"), *item;
+    const cJSON *list = pp_json_member(config, "attn_layer_indices"), *item;
     pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
     cJSON_ArrayForEach(item, list)
     {

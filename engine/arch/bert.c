@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -118,7 +119,7 @@ static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, st
 /* config.json: position_embedding_type, or "absolute". */
 static bool positions_are(const cJSON *config, const char *kind)
 {
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
     return strcmp(type ? type : "absolute", kind) == 0;
 }
 
@@ -137,7 +138,7 @@ static enum pp_code bert_config(const cJSON *config, struct pp_hparams *hp, stru
 static bool is_roberta(const cJSON *config)
 {
     static const char *const types[] = {"roberta", "xlm-roberta", "camembert"};
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(config, "model_type"));
     for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
         if (strcmp(type, types[i]) == 0)
             return true;
@@ -196,7 +197,7 @@ static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, str
     hp->norm_eps = 1e-12f;
     hp->n_segments = 2;
     for (const char *const *flag = flags; *flag; flag++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, *flag);
+        const cJSON *value = pp_json_member(config, *flag);
         if (cJSON_IsTrue(value) || (cJSON_IsNumber(value) && value->valuedouble != 0))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not supported for this family", *flag);
     }

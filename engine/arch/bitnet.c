@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
@@ -27,7 +28,7 @@ static const char *const other_names[] = {"bitnet-b1.58", "bitnet-25", NULL};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_act"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "hidden_act"));
     hp->activation = fn && strcmp(fn, "relu2") == 0 ? PP_ACTIVATION_RELU2 : PP_ACTIVATION_USUAL;
     return pp_config_activation(config, "hidden_act", functions, err);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -102,10 +103,10 @@ static const struct pp_arch_default compass_defaults[] = {
 /* Layers with full attention are not rotated; the configuration must agree. */
 static enum pp_code compass_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(local, "rope_type");
-    if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(both, "full_attention")))
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
+    const cJSON *type = pp_json_member(local, "rope_type");
+    if (cJSON_IsObject(pp_json_member(both, "full_attention")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of full_attention is not null, which is "
                        "not supported for this family");
     if (!cJSON_IsObject(local) || (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0))
@@ -117,7 +118,7 @@ static enum pp_code compass_rope(const cJSON *config, struct pp_hparams *hp, str
 static enum pp_code compass_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = common_config(config, hp, err);
-    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "logit_scale")))
+    if (!cJSON_IsNumber(pp_json_member(config, "logit_scale")))
         hp->logit_scale = 1;
     if (!code)
         code = pp_config_window(config, 4096, hp, err);
@@ -260,8 +261,8 @@ static enum pp_code moe_layers(const cJSON *config, struct pp_hparams *hp, struc
 
 static enum pp_code moe_routing(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, "expert_selection_fn");
-    const cJSON *mean = cJSON_GetObjectItemCaseSensitive(config, "shared_expert_combination_strategy");
+    const cJSON *fn = pp_json_member(config, "expert_selection_fn");
+    const cJSON *mean = pp_json_member(config, "shared_expert_combination_strategy");
     int64_t n_shared = 0;
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = cJSON_IsString(fn) && strcmp(fn->valuestring, "sigmoid") == 0;
@@ -281,7 +282,7 @@ static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, 
 {
     const float rms_eps = hp->norm_eps;
     enum pp_code code = common_config(config, hp, err);
-    hp->rms_norm = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rms_norm_eps"));
+    hp->rms_norm = cJSON_IsNumber(pp_json_member(config, "rms_norm_eps"));
     if (hp->rms_norm)
         hp->norm_eps = rms_eps;
     if (!code)

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const char *const classes[] = {"CwmForCausalLM", "cwm", NULL};
@@ -21,9 +22,9 @@ static const struct pp_arch_default ministral_defaults[] = {
 /* All layers share one RoPE, so parameters given for each kind of layer must be equal. */
 static enum pp_code check_kinds(const cJSON *config, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
-    const cJSON *wide = cJSON_GetObjectItemCaseSensitive(rope, "full_attention");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(rope, "sliding_attention");
+    const cJSON *wide = pp_json_member(rope, "full_attention");
     if (!local || cJSON_Compare(local, wide, true))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention are not those of "
@@ -45,8 +46,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 {
     for (int64_t l = 0; l < hp->n_layer; l += 4)
         hp->layer[l] |= PP_LAYER_WIDE;
-    if (!cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters")) &&
-        !cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"))) {
+    if (!cJSON_IsObject(pp_json_member(config, "rope_parameters")) &&
+        !cJSON_IsObject(pp_json_member(config, "rope_scaling"))) {
         hp->rope_scaling = PP_ROPE_LLAMA3;
         hp->rope_factor = 16;
         hp->rope_low_freq = 1;

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "transformer.blocks.{}."
@@ -52,8 +53,8 @@ static enum pp_code read_attention(const cJSON *own, struct pp_hparams *hp, stru
 static enum pp_code read_experts(const cJSON *own, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char norm_topk[] = "moe_normalize_expert_weights";
-    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(own, "ffn_act_fn");
-    const cJSON *power = cJSON_GetObjectItemCaseSensitive(own, norm_topk);
+    const cJSON *fn = pp_json_member(own, "ffn_act_fn");
+    const cJSON *power = pp_json_member(own, norm_topk);
     enum pp_code code = pp_config_activation(fn, "name", pp_silu_names, err);
     hp->n_expert = 4;
     hp->n_expert_used = 1;
@@ -70,10 +71,10 @@ static enum pp_code read_experts(const cJSON *own, struct pp_hparams *hp, struct
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = read_attention(cJSON_GetObjectItemCaseSensitive(config, "attn_config"), hp, err);
+    enum pp_code code = read_attention(pp_json_member(config, "attn_config"), hp, err);
     hp->norm_eps = 1e-5f;
     if (!code)
-        code = read_experts(cJSON_GetObjectItemCaseSensitive(config, "ffn_config"), hp, err);
+        code = read_experts(pp_json_member(config, "ffn_config"), hp, err);
     return code ? code : pp_config_int(config, "max_seq_len", &hp->n_ctx_train, err);
 }
 

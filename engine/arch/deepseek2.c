@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -73,15 +74,15 @@ static void set_scale(struct pp_hparams *hp)
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
 /* RoPE's parameters are under one of two keys. */
-static cJSON *rope_of(const cJSON *config)
+static const cJSON *rope_of(const cJSON *config)
 {
-    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    return cJSON_IsObject(rope) ? rope : cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    return cJSON_IsObject(rope) ? rope : pp_json_member(config, "rope_scaling");
 }
 
 static bool has_word(const cJSON *config, const char *key, const char *text)
 {
-    const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    const char *said = cJSON_GetStringValue(pp_json_member(config, key));
     return said && strcmp(said, text) == 0;
 }
 
@@ -140,7 +141,7 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     hp->expert_sigmoids = v2 ? has_word(config, "scoring_func", "sigmoid")
                              : !mistral && !has_word(config, "scoring_func", "softmax");
     hp->expert_group_largest = has_word(config, "topk_method", "group_limited_greedy");
-    if (has_word(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
+    if (has_word(config, "topk_method", "greedy") || (v2 && !pp_json_member(config, "topk_method")))
         hp->n_expert_group = hp->n_expert_group_used = 0;
     return code ? code : pp_config_mlp_types(config, hp, err); /* GLM's; overrides first_k_dense_replace */
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -99,8 +100,8 @@ static enum pp_code take_steps(const cJSON *config, struct pp_hparams *hp, struc
 /* Which layers have no indexer. */
 static enum pp_code take_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(config, "index_topk_pattern");
-    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "indexer_types")))
+    const cJSON *pattern = pp_json_member(config, "index_topk_pattern");
+    if (cJSON_IsArray(pp_json_member(config, "indexer_types")))
         return pp_config_layer_words(config, "indexer_types", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);
     if (cJSON_IsArray(pattern))
         return pp_config_layer_words(config, "index_topk_pattern", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);

@@ -308,7 +308,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON *ratios, *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"), *ratios;
     cJSON_DeleteItemFromObjectCaseSensitive(config, "intermediate_size");
     cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
     cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor"); /* it is 1 */

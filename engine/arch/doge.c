@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
 
@@ -45,7 +46,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && pp_config_flag(config, "is_moe", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: is_moe is true, which is not supported: what Doge's "
                        "experts give depends on the other tokens of a batch");
-    if (!code && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "sliding_window")))
+    if (!code && cJSON_IsNumber(pp_json_member(config, "sliding_window")))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: sliding_window is set, which is not supported for this "
                        "family");
     if (!code)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -85,7 +86,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     } flags[] = {{"use_dsa", true},          {"k_rope_only_layernorm", true}, {"multi_latent_attention", true},
                  {"attention_bias", false}, {"use_dynamic_rsf", false},      {"moe_gating_fp32", false}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, words[i].key));
+        const char *said = cJSON_GetStringValue(pp_json_member(config, words[i].key));
         if (said && strcmp(said, words[i].word) != 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported for this family; %s is",
                            words[i].key, said, words[i].word);
@@ -100,7 +101,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 /* Which layers have the window; *first: the first of them, or -1. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, int64_t *first, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const cJSON *list = pp_json_member(config, "layer_types"), *item;
     int64_t n = 0;
     *first = -1;
     if (cJSON_IsArray(list) && cJSON_GetArraySize(list) < hp->n_layer)
@@ -123,10 +124,10 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
 /* A size of layers with a window: under "swa_KEY" in published folders; in transformers' format, layer by layer. */
 static enum pp_code local_size(const cJSON *config, int64_t layer, const char *key, int64_t *v, struct pp_error *err)
 {
-    const cJSON *of_layers = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
+    const cJSON *of_layers = pp_json_member(config, "per_layer_config");
     char name[64];
     snprintf(name, sizeof name, "%lld", (long long)layer);
-    const cJSON *of_layer = cJSON_GetObjectItemCaseSensitive(of_layers, name);
+    const cJSON *of_layer = pp_json_member(of_layers, name);
     if (cJSON_IsObject(of_layer))
         return pp_config_int(of_layer, key, v, err);
     snprintf(name, sizeof name, "swa_%s", key);
@@ -136,8 +137,8 @@ static enum pp_code local_size(const cJSON *config, int64_t layer, const char *k
 /* layer: one with the window */
 static enum pp_code local_from_config(const cJSON *config, int64_t layer, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *ropes = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(ropes, window_word);
+    const cJSON *ropes = pp_json_member(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(ropes, window_word);
     int64_t n_head = 64, low = 1024, rotated = 64;
     hp->kv_lora_rank_local = 1024;
     hp->qk_nope_dim_local = 192;
@@ -179,8 +180,8 @@ static enum pp_code local_from_config(const cJSON *config, int64_t layer, struct
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *ropes = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *wide = cJSON_GetObjectItemCaseSensitive(ropes, sparse_word);
+    const cJSON *ropes = pp_json_member(config, "rope_parameters");
+    const cJSON *wide = pp_json_member(ropes, sparse_word);
     int64_t first = -1;
     enum pp_code code = refuse_others(config, err);
     if (!code)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -31,7 +32,7 @@ static const struct pp_arch_default defaults[] = {
  * every n-th layer has none. */
 static enum pp_code config_pattern(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "sliding_window_pattern");
+    const cJSON *item = pp_json_member(config, "sliding_window_pattern");
     const char *letters = cJSON_GetStringValue(item);
     const size_t n = letters ? strlen(letters) : 0;
     int64_t step = 4;

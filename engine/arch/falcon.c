@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -37,8 +38,8 @@ static const struct pp_arch_default defaults[] = {
 /* Without new_decoder_architecture (the 40B's) there is either one KV head or as many as query heads. */
 static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *key = cJSON_HasObjectItem(config, "num_kv_heads") ? "num_kv_heads" : "n_head_kv";
-    const bool both = pp_config_flag(config, "new_decoder_architecture", cJSON_HasObjectItem(config, "n_head_kv"));
+    const char *key = pp_json_member(config, "num_kv_heads") ? "num_kv_heads" : "n_head_kv";
+    const bool both = pp_config_flag(config, "new_decoder_architecture", pp_json_member(config, "n_head_kv"));
     int64_t n_norms = both ? 2 : 1;
     enum pp_code code = pp_config_int(config, "num_ln_in_parallel_attn", &n_norms, err);
     hp->two_norms = both && n_norms == 2;

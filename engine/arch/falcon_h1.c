@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -55,7 +56,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 /* A list of n numbers under a key; absent leaves them alone. */
 static enum pp_code read_list(const cJSON *config, const char *key, float *v, int n, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     if (!list || cJSON_IsNull(list))
         return PP_OK;
     bool good = cJSON_IsArray(list) && cJSON_GetArraySize(list) == n;

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -75,9 +76,9 @@ static enum pp_code from_config2(const cJSON *config, struct pp_hparams *hp, str
     pp_layers_every(hp, 2, PP_LAYER_WIDE);
     hp->attn_softcap = 50;
     hp->final_softcap = 30;
-    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "attn_logit_softcapping")))
+    if (cJSON_IsNull(pp_json_member(config, "attn_logit_softcapping")))
         hp->attn_softcap = 0;
-    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "final_logit_softcapping")))
+    if (cJSON_IsNull(pp_json_member(config, "final_logit_softcapping")))
         hp->final_softcap = 0;
     enum pp_code code = later_config(config, 256, hp, err);
     if (!code)
@@ -110,8 +111,8 @@ static enum pp_code from_gguf2(const struct pp_gguf *g, struct pp_hparams *hp, s
 
 static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     int64_t pattern = 6;
     enum pp_code code = later_config(config, 256, hp, err);
     if (!code)

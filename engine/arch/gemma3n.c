@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -65,7 +66,7 @@ static double normal_quantile(double part)
 
 static enum pp_code sparsity_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "activation_sparsity_pattern"), *item;
+    const cJSON *list = pp_json_member(config, "activation_sparsity_pattern"), *item;
     int64_t l = 0;
     for (; !cJSON_IsArray(list) && hp->n_layer > SPARSE_LAYERS && l < SPARSE_LAYERS; l++)
         hp->sparsity[l] = USUAL_SPARSITY;
@@ -82,8 +83,8 @@ static enum pp_code sparsity_from_config(const cJSON *config, struct pp_hparams 
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     int64_t active = 0, shared = 0;
     enum pp_code code = pp_config_activation(config, "hidden_activation", pp_gelu_tanh_names, err);
     if (!code)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -72,9 +73,9 @@ static bool is_for_wide_layers(const cJSON *layers, const struct pp_hparams *hp)
 
 enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
+    const cJSON *layers = pp_json_member(config, "per_layer_config");
     const cJSON *one = cJSON_IsObject(layers) ? layers->child : NULL;
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
     const int64_t local_kv = hp->n_head_kv;
     int64_t dim = 512, n_head_kv = local_kv;
     float local_part = 1;
@@ -90,10 +91,10 @@ enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct p
     if (!code)
         code = pp_config_int(one, "num_key_value_heads", &n_head_kv, err);
     if (!code)
-        code = pp_config_float(cJSON_GetObjectItemCaseSensitive(rope, "full_attention"), "partial_rotary_factor",
+        code = pp_config_float(pp_json_member(rope, "full_attention"), "partial_rotary_factor",
                                &part, err);
     if (!code)
-        code = pp_config_float(cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention"), "partial_rotary_factor",
+        code = pp_config_float(pp_json_member(rope, "sliding_attention"), "partial_rotary_factor",
                                &local_part, err);
     if (!code && !(part > 0 && part <= 1 && local_part > 0 && local_part <= 1 && dim > 0 && dim <= 1 << 12 &&
                    n_head_kv > 0 && n_head_kv <= hp->n_head && local_kv <= hp->n_head))
@@ -141,8 +142,8 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
 
 enum pp_code pp_gemma_local_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(rope, "sliding_attention");
     hp->rope_base_local = 10000;
     const enum pp_code code = pp_config_unscaled(local, err);
     return code ? code : pp_config_float(local, "rope_theta", &hp->rope_base_local, err);

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -46,7 +47,7 @@ static const struct pp_arch_default defaults[] = {
 /* Defaults of layers without a window, whose heads are wholly rotated. */
 static enum pp_code wide_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
+    const cJSON *said = pp_json_member(config, "per_layer_config");
     if (!cJSON_IsObject(said) || !said->child)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json has no per_layer_config, which would say what heads "
                        "layers without a window have");

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -94,7 +95,7 @@ static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp
                    {"num_krope_heads", 1}, {"embed_scale", 1}, {"moe_layer_freq", 1},
                    {"linear_attn_o_norm_eps", hp->norm_eps}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, words[i].key);
+        const cJSON *item = pp_json_member(config, words[i].key);
         if (item && !(cJSON_IsString(item) && strcmp(item->valuestring, words[i].word) == 0))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not %s, which is not supported for this family",
                            words[i].key, words[i].word);
@@ -104,7 +105,7 @@ static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %s, which is not supported for this family",
                            flags[i].key, flags[i].usual ? "false" : "true");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, numbers[i].key);
+        const cJSON *item = pp_json_member(config, numbers[i].key);
         if (item && !cJSON_IsNull(item) && !(cJSON_IsNumber(item) && (float)item->valuedouble == numbers[i].usual))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not %g, which is not supported for this family",
                            numbers[i].key, (double)numbers[i].usual);
@@ -115,8 +116,8 @@ static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp
 /* The layers with attention: a list of indices, or layer_types. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, layers_key), *item;
-    if (!cJSON_IsArray(list) && !cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")))
+    const cJSON *list = pp_json_member(config, layers_key), *item;
+    if (!cJSON_IsArray(list) && !cJSON_IsArray(pp_json_member(config, "layer_types")))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: neither %s nor layer_types says which layers have attention",
                        layers_key);
     if (!cJSON_IsArray(list))

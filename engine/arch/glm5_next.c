@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -110,7 +111,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 {
     static const char *const always[] = {"mla_use_nope", "mhc", "index_kpool_compress",
                                          "index_kpool_always_select_tail"};
-    const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "scoring_func"));
+    const char *score = cJSON_GetStringValue(pp_json_member(config, "scoring_func"));
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!pp_config_flag(config, always[i], true))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which is not supported for this family",
@@ -125,7 +126,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_types";
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t l = 0;
     for (int64_t i = 0; i < hp->n_layer && !cJSON_IsArray(list); i++)
         hp->layer[i] |= i % 4 != 3 ? PP_LAYER_RECURRENT : 0;
@@ -151,9 +152,9 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
 {
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = true;
-    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types")))
+    if (cJSON_IsArray(pp_json_member(config, "mlp_layer_types")))
         return code ? code : pp_config_mlp_types(config, hp, err);
-    for (int64_t l = 0; l < 3 && l < hp->n_layer && !cJSON_HasObjectItem(config, expert_keys.n_dense); l++)
+    for (int64_t l = 0; l < 3 && l < hp->n_layer && !pp_json_member(config, expert_keys.n_dense); l++)
         hp->layer[l] |= PP_LAYER_DENSE;
     return code;
 }
@@ -161,7 +162,7 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
 /* transformers has the sizes of states on the top level as well. */
 static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    const cJSON *own = pp_json_member(config, "linear_attn_config");
     int64_t n_heads = hp->n_head, head_dim = 128;
     float bound = -5;
     const struct {

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/tensor_forms.h"
 
 #define LAYER "transformer.h.{}."
@@ -89,13 +90,13 @@ static enum pp_code check_pieces(const struct pp_hparams *hp, struct pp_error *e
 
 static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "rotary_dim")))
+    if (cJSON_IsNull(pp_json_member(config, "rotary_dim")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not support");
     enum pp_code code = from_config(config, hp, err);
     hp->attn_scale = 0; /* scale_attn_weights has no effect in transformers' code */
     /* The smaller two of CodeGen 2 were trained in twice as many pieces, which is only in their own code. They are
      * recognised by a key for the head size, which no other CodeGen has. */
-    const bool has_head_dim = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim"));
+    const bool has_head_dim = cJSON_IsNumber(pp_json_member(config, "head_dim"));
     if (has_head_dim && (hp->head_dim == 128 || hp->head_dim == 256))
         hp->qkv_pieces = 2 * PP_HF_QKV_PIECES;
     if (!code && hp->n_head * hp->head_dim != hp->n_embd)

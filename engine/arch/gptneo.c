@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name) {.hf = "transformer.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
@@ -45,7 +46,7 @@ static enum pp_code fail_types(const struct pp_hparams *hp, struct pp_error *err
 /* attention_types, [[["global", "local"], 12]]: lists of words, each with a number of repetitions. */
 static enum pp_code types_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *runs = cJSON_GetObjectItemCaseSensitive(config, types_key), *run, *word;
+    const cJSON *runs = pp_json_member(config, types_key), *run, *word;
     int64_t l = 0;
     cJSON_ArrayForEach(run, runs)
     {
@@ -79,7 +80,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && hp->window < 1)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: window_size is missing or not positive");
     if (!code) /* attention_layers, the expanded list, takes precedence if it is there */
-        code = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, layers_key))
+        code = cJSON_IsArray(pp_json_member(config, layers_key))
                    ? pp_config_layer_words(config, layers_key, wide_word, narrow_word, PP_LAYER_WIDE, hp, err)
                    : types_from_config(config, hp, err);
     for (int64_t l = 0; l < hp->n_layer; l++)

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \
     {.hf = "gpt_neox.layers.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how},                                   \
@@ -29,7 +30,7 @@ static const char *const classes[] = {"GPTNeoXForCausalLM", "gpt_neox", NULL};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
     float part = 0.25f;
     hp->parallel = pp_config_flag(config, "use_parallel_residual", true);
     hp->norm_eps = 1e-5f;
@@ -38,9 +39,9 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
     if (!code) /* transformers 4's names; version 5's were read before and remain */
         code = pp_config_float(config, "rotary_pct", &part, err);
-    if (!code && !cJSON_HasObjectItem(rope, "rope_theta"))
+    if (!code && !pp_json_member(rope, "rope_theta"))
         code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
-    if (!cJSON_HasObjectItem(rope, "partial_rotary_factor"))
+    if (!pp_json_member(rope, "partial_rotary_factor"))
         hp->rope_dim = part >= 0 && part <= 1 ? (int64_t)((float)hp->head_dim * part) : 0;
     return code;
 }

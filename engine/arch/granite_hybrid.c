@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -81,7 +82,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *positions =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+        cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
     pp_layers_every(hp, 1, PP_LAYER_RECURRENT); /* by default */
     enum pp_code code = pp_config_layer_words(config, "layer_types", "mamba", "attention", PP_LAYER_RECURRENT, hp, err);
     if (!positions || strcmp(positions, "rope") != 0)

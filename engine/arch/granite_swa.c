@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -46,7 +47,7 @@ enum { STEP = 4 }; /* by default layers 0, 4, 8 ... have no window */
 static enum pp_code find_bases(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_rope_theta";
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *base;
+    const cJSON *list = pp_json_member(config, key), *base;
     float same = 0;
     int64_t l = 0;
     if (!cJSON_IsArray(list))

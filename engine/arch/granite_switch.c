@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -84,7 +85,7 @@ static enum pp_code check(const struct pp_hparams *hp, struct pp_error *err)
 
 static enum pp_code take_tokens(const cJSON *config, const char *key, int64_t n, int32_t *tokens, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not list the tokens of %lld adapters", key,
                        (long long)n);
@@ -140,7 +141,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *rotated = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    const char *rotated = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
     enum pp_code code = refuse_others(config, err);
     if (!code)
         code = switched_from_config(config, hp, err);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -75,7 +76,7 @@ static enum pp_code read_floats(const cJSON *config, struct pp_hparams *hp, stru
 /* YaRN's parameters are on the top level. "original" means no scaling, and SGLang's YaRN leaves the magnitude alone. */
 static enum pp_code read_yarn(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "rope_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(config, "rope_type"));
     float beyond = 1;
     if (!type || strcmp(type, "original") == 0)
         return PP_OK;
@@ -102,7 +103,7 @@ static enum pp_code read_yarn(const cJSON *config, struct pp_hparams *hp, struct
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const fns[] = {"gelu", "gelu_new", "gelu_pytorch_tanh", NULL};
-    const bool old = !cJSON_HasObjectItem(config, "num_local_experts");
+    const bool old = !pp_json_member(config, "num_local_experts");
     enum pp_code code = pp_config_activation(config, "hidden_act", fns, err);
     if (!code)
         code = pp_config_experts(config, old ? &old_keys : &keys, hp, err);

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -33,9 +34,9 @@ static void enlarge_base(struct pp_hparams *hp, double alpha)
 
 static enum pp_code alpha_from_config(const cJSON *config, float *alpha, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
     if (!cJSON_IsObject(rope))
-        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+        rope = pp_json_member(config, "rope_scaling");
     return pp_config_float(rope, "alpha", alpha, err);
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -57,7 +58,7 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 {
     static const char *const always[] = {"enable_ihc", "gated_mla", "learnable_sink"};
-    const char *gating = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "gating_type"));
+    const char *gating = cJSON_GetStringValue(pp_json_member(config, "gating_type"));
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!pp_config_flag(config, always[i], true))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which is not supported for this family",
@@ -71,7 +72,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 /* *sparse: whether layers have sparse attention; unlisted layers do. All must be of the same kind. */
 static enum pp_code kinds_from_config(const cJSON *config, int64_t n_layer, bool *sparse, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const cJSON *types = pp_json_member(config, "layer_types"), *item;
     int64_t n_full = 0;
     *sparse = true;
     if (!types || cJSON_IsNull(types))
@@ -104,7 +105,7 @@ static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp
     code = pp_index_from_config(config, hp, err);
     if (code)
         return code;
-    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "indexer_types")))
+    if (cJSON_IsArray(pp_json_member(config, "indexer_types")))
         code = pp_config_layer_words(config, "indexer_types", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);
     else
         for (int64_t l = 2; l < hp->n_layer && l < PP_MAX_LAYERS; l++)

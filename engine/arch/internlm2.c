@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -127,7 +128,7 @@ static void finish_m1(struct pp_hparams *hp)
 /* Listed layers have a window, and other numbers of heads, whose size is n_embd / their number. */
 static enum pp_code m1_windows(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, m1_layers), *item;
+    const cJSON *list = pp_json_member(config, m1_layers), *item;
     int64_t n_head = hp->n_head, n_head_kv = hp->n_head_kv;
     enum pp_code code = pp_config_int(config, "num_swa_attention_heads", &n_head, err);
     if (!code)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \
@@ -35,7 +36,7 @@ static const float ALIBI = 8; /* in all models so far */
 
 static enum pp_code expect_word(const cJSON *config, const char *key, const char *word, struct pp_error *err)
 {
-    const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    const char *said = cJSON_GetStringValue(pp_json_member(config, key));
     if (said && strcmp(said, word) == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not %s, which is not supported in this family", key,
@@ -45,7 +46,7 @@ static enum pp_code expect_word(const cJSON *config, const char *key, const char
 /* A number under either of two keys. */
 static enum pp_code read_either(const cJSON *config, const char *key, const char *other, float *v, struct pp_error *err)
 {
-    return pp_config_float(config, cJSON_HasObjectItem(config, key) ? key : other, v, err);
+    return pp_config_float(config, pp_json_member(config, key) ? key : other, v, err);
 }
 
 static enum pp_code read_scales(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -74,7 +75,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->norm_eps = 1e-5f;
     if (!code)
         code = expect_word(config, "position_embedding_type", "alibi", err);
-    if (!code && cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "alibi_scaling")))
+    if (!code && cJSON_IsObject(pp_json_member(config, "alibi_scaling")))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: alibi_scaling is not supported");
     if (!code)
         code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);

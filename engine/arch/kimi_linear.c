@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -110,7 +111,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* Whether it is transformers' format, without linear_attn_config and with other families' keys. */
 static bool is_plain(const cJSON *config)
 {
-    return cJSON_HasObjectItem(config, "linear_head_dim");
+    return pp_json_member(config, "linear_head_dim");
 }
 
 /* Refuses Kimi K3's configurations, which have the same model_type. */
@@ -118,8 +119,8 @@ static enum pp_code check_known(const cJSON *config, const cJSON *states, struct
 {
     static const char *const others[] = {"routed_expert_hidden_size", "gate_lower_bound"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, others[i])) ||
-            cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(states, others[i])))
+        if (cJSON_IsNumber(pp_json_member(config, others[i])) ||
+            cJSON_IsNumber(pp_json_member(states, others[i])))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is there, but not attn_res_block_size, which "
                            "is not supported", others[i]);
     if (pp_config_flag(config, "mla_use_output_gate", false) || pp_config_flag(states, "use_full_rank_gate", false))
@@ -134,7 +135,7 @@ static enum pp_code check_known(const cJSON *config, const cJSON *states, struct
 /* Layers are numbered from 1. */
 static enum pp_code layers_from_config(const cJSON *states, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(states, "kda_layers"), *item;
+    const cJSON *list = pp_json_member(states, "kda_layers"), *item;
     if (!cJSON_IsArray(list))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: linear_attn_config does not list kda_layers");
     cJSON_ArrayForEach(item, list)
@@ -161,7 +162,7 @@ static enum pp_code states_from_config(const cJSON *config, const cJSON *states,
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %lld heads of states beside %lld of attention are not "
                        "supported", (long long)n_heads, (long long)hp->n_head);
     set_states(hp, head_dim);
-    if (!code && plain && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")))
+    if (!code && plain && cJSON_IsArray(pp_json_member(config, "layer_types")))
         return pp_config_layer_words(config, "layer_types", "linear_attention", "full_attention", PP_LAYER_RECURRENT,
                                      hp, err);
     return code ? code : layers_from_config(states, hp, err);
@@ -170,7 +171,7 @@ static enum pp_code states_from_config(const cJSON *config, const cJSON *states,
 static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "moe_router_activation_func";
-    const char *chosen = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    const char *chosen = cJSON_GetStringValue(pp_json_member(config, key));
     int64_t step = 1;
     enum pp_code code = pp_config_experts(config, is_plain(config) ? &plain_keys : &expert_keys, hp, err);
     if (!code)
@@ -187,7 +188,7 @@ static enum pp_code sizes_from_config(const cJSON *config, const cJSON *states, 
                                       struct pp_error *err)
 {
     enum pp_code code = pp_latent_from_config(config, hp, err);
-    if (!code && !cJSON_HasObjectItem(config, "max_position_embeddings"))
+    if (!code && !pp_json_member(config, "max_position_embeddings"))
         code = pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
     if (!code)
         code = states_from_config(config, states, hp, err);
@@ -198,7 +199,7 @@ static enum pp_code sizes_from_config(const cJSON *config, const cJSON *states, 
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    const cJSON *states = pp_json_member(config, "linear_attn_config");
     const enum pp_code code = check_known(config, states, err);
     return code ? code : sizes_from_config(config, states, hp, err);
 }
@@ -305,7 +306,7 @@ static void k3_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 static enum pp_code k3_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const gates[] = {"mla_use_output_gate", "mla_use_nope"};
-    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    const cJSON *states = pp_json_member(config, "linear_attn_config");
     float first = 0, second = 0;
     enum pp_code code = pp_config_flag(states, "use_full_rank_gate", false)
                             ? PP_OK

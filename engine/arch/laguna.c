@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -40,7 +41,7 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "num_attention_heads_per_layer";
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t l = 0;
     if (!cJSON_IsArray(list))
         return PP_OK;
@@ -60,11 +61,11 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
 
 static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(rope, "sliding_attention");
     float part = 1;
     enum pp_code code = PP_OK;
-    if (!cJSON_HasObjectItem(config, "layer_types"))
+    if (!pp_json_member(config, "layer_types"))
         return PP_OK; /* all layers have full attention */
     code = pp_config_window(config, 512, hp, err);
     if (!code)
@@ -84,7 +85,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
 
 static enum pp_code gates_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *gating = cJSON_GetObjectItemCaseSensitive(config, "gating");
+    const cJSON *gating = pp_json_member(config, "gating");
     const char *word = cJSON_GetStringValue(gating);
     hp->per_head_gates = !word || strcmp(word, "per-head") == 0 || strcmp(word, "per_head") == 0;
     if (hp->per_head_gates || strcmp(word, "per-element") == 0 || strcmp(word, "per_element") == 0)
@@ -94,7 +95,7 @@ static enum pp_code gates_from(const cJSON *config, struct pp_hparams *hp, struc
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_router_score_func"));
+    const char *score = cJSON_GetStringValue(pp_json_member(config, "moe_router_score_func"));
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->expert_sigmoids = true;
     if (!code && score && strcmp(score, "sigmoid") != 0)
@@ -104,7 +105,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_apply_router_weight_on_input is not supported");
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    if (!code && !cJSON_HasObjectItem(config, "mlp_layer_types"))
+    if (!code && !pp_json_member(config, "mlp_layer_types"))
         hp->layer[0] |= PP_LAYER_DENSE;
     if (!code)
         code = pp_config_mlp_types(config, hp, err);

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -71,7 +72,7 @@ static const struct pp_arch_default moe_defaults[] = {
 /* layer_types; early configurations list the layers with attention instead. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *full = cJSON_GetObjectItemCaseSensitive(config, "full_attn_idxs"), *item;
+    const cJSON *full = pp_json_member(config, "full_attn_idxs"), *item;
     if (cJSON_IsArray(full))
         pp_layers_every(hp, 1, PP_LAYER_CONVOLVED);
     cJSON_ArrayForEach(item, full)

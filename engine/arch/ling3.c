@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -115,7 +116,7 @@ enum pp_code pp_ling_groups_from_config(const cJSON *config, struct pp_hparams *
 /* Bounds of gates by layer, of experts and of the shared expert; null and 0: none. */
 static void bounds_from(const cJSON *config, const char *key, const struct pp_hparams *hp, float *bounds)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *list = pp_json_member(config, key);
     for (int l = 0; l < (int)hp->n_layer; l++) {
         const double v = cJSON_GetNumberValue(cJSON_GetArrayItem(list, l));
         bounds[l] = v > 0 && !(hp->layer[l] & PP_LAYER_DENSE) ? (float)v : 0.0f;
@@ -124,7 +125,7 @@ static void bounds_from(const cJSON *config, const char *key, const struct pp_hp
 
 static bool is_set(const cJSON *config, const char *key)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *item = pp_json_member(config, key);
     return cJSON_IsTrue(item) || (cJSON_IsNumber(item) && item->valuedouble != 0);
 }
 
@@ -135,8 +136,8 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     static const char *const absent[] = {"use_mla_nope", "use_nGPT", "value_norm", "up_proj_norm", "use_bias",
                                          "use_qkv_bias", "scale_router_input", "pregate_inference",
                                          "num_kv_heads_for_linear_attn"};
-    const char *of_heads = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, gates));
-    const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "score_function"));
+    const char *of_heads = cJSON_GetStringValue(pp_json_member(config, gates));
+    const char *score = cJSON_GetStringValue(pp_json_member(config, "score_function"));
     if (!pp_config_flag(config, "no_kda_lora", false) || !pp_config_flag(config, "kda_safe_gate", true))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: no_kda_lora and kda_safe_gate are not both true, as they "
                        "are in the models of Ling 3; those of Ling 2.5, which have the same type, say that they are "

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -67,9 +68,9 @@ static const struct pp_arch_default defaults[] = {
 /* Ministral 3's scores grow with the position (llama_4_scaling_beta). */
 static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
     if (!cJSON_IsObject(rope))
-        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+        rope = pp_json_member(config, "rope_scaling");
     enum pp_code code = pp_config_float(rope, "llama_4_scaling_beta", &hp->attn_temperature, err);
     if (!code)
         code = pp_config_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx, err);
@@ -79,7 +80,7 @@ static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, s
 /* Refuses options of IQuest Coder's configuration that its published models do not use. */
 static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
 {
-    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "clip_qkv")))
+    if (cJSON_IsNumber(pp_json_member(config, "clip_qkv")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: clip_qkv is not null, which is not supported for this "
                        "family");
     if (pp_config_flag(config, "use_sliding_window", false))
@@ -91,8 +92,8 @@ static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
 /* InternLM 1 has RoPE's parameters in an object of its own. */
 static enum pp_code from_internlm(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rotary = cJSON_GetObjectItemCaseSensitive(config, "rotary");
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rotary, "type"));
+    const cJSON *rotary = pp_json_member(config, "rotary");
+    const char *type = cJSON_GetStringValue(pp_json_member(rotary, "type"));
     const bool dynamic = type && strcmp(type, "dynamic") == 0;
     if (!type || (!dynamic && strcmp(type, "origin") != 0))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary has the type \"%.40s\"; only \"origin\" and "

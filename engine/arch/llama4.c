@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -48,7 +49,7 @@ enum { WITHOUT_NORMS = 128 }; /* GGUF files have no key for it: the model with s
 /* A list; NULL: it is empty or absent. */
 static const cJSON *list_of(const cJSON *config, const char *key)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *list = pp_json_member(config, key);
     return cJSON_GetArraySize(list) > 0 ? list : NULL;
 }
 
@@ -106,7 +107,7 @@ static void set_temperature(struct pp_hparams *hp, float scale, int64_t length)
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *tuned = cJSON_GetObjectItemCaseSensitive(config, "attn_temperature_tuning"); /* flag or number */
+    const cJSON *tuned = pp_json_member(config, "attn_temperature_tuning"); /* flag or number */
     int64_t length = 8192;
     float scale = 0.1f;
     hp->window = 8192;

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -59,7 +60,7 @@ static const struct pp_arch_default ernie_defaults[] = {
 static void ernie_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     (void)hp;
-    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
 }
 
 const struct pp_arch pp_arch_ernie45 = {
@@ -261,7 +262,7 @@ static const struct pp_arch_default pangu_defaults[] = {
 static void pangu_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     (void)hp;
-    cJSON_AddBoolToObject(config, "bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
 }
 
 const struct pp_arch pp_arch_pangu = {

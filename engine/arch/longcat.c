@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -89,7 +90,7 @@ static float rank_scale(const struct pp_hparams *hp, int64_t rank)
 static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     static const char idle[] = "zero_expert_type";
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, idle));
+    const char *type = cJSON_GetStringValue(pp_json_member(config, idle));
     if (type && strcmp(type, "identity") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported; identity is", idle, type);
     if (pp_config_flag(config, "router_bias", false))
@@ -115,7 +116,7 @@ static enum pp_code read_end(const cJSON *item, int64_t *end, struct pp_error *e
 
 static enum pp_code ngrams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *end = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
+    const cJSON *end = pp_json_member(config, "eos_token_id");
     int64_t ratio = 0;
     if (!pp_arch_is_kind(config, "longcat_flash_ngram", "LongcatFlashNgramForCausalLM"))
         return PP_OK;

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -39,7 +40,7 @@ static bool is_set_to_something(const cJSON *item)
 static enum pp_code check_absent(const cJSON *config, struct pp_error *err)
 {
     for (const char *const *key = absent; *key; key++)
-        if (is_set_to_something(cJSON_GetObjectItemCaseSensitive(config, *key)))
+        if (is_set_to_something(pp_json_member(config, *key)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is set, which is not supported", *key);
     return PP_OK;
 }
@@ -48,7 +49,7 @@ static enum pp_code check_absent(const cJSON *config, struct pp_error *err)
  * number of passes. */
 static enum pp_code nanbeige_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const int n_weights = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(config, "loop_loss_weights"));
+    const int n_weights = cJSON_GetArraySize(pp_json_member(config, "loop_loss_weights"));
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
         code = check_absent(config, err);
@@ -119,7 +120,7 @@ static const struct pp_arch_default ouro_defaults[] = {
 
 static enum pp_code ouro_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(config, "early_exit_step");
+    const cJSON *step = pp_json_member(config, "early_exit_step");
     float threshold = 1;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -82,7 +83,7 @@ static enum pp_code check_steps(const cJSON *config, struct pp_error *err)
 {
     static const char *const keys[] = {"time_step_limit", "mamba_dt_limit"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, keys[i]);
+        const cJSON *limit = pp_json_member(config, keys[i]);
         const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
         if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e9))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s bounds the steps of states, which pippin does not "
@@ -111,7 +112,7 @@ enum pp_code pp_mamba_from_config(const cJSON *config, const struct pp_mamba_key
         return code;
     hp->mamba = true;
     hp->state_value_dim = inner / hp->n_state_head; /* also for "auto" */
-    return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(config, keys->head_dim))
+    return cJSON_IsString(pp_json_member(config, keys->head_dim))
                ? PP_OK : pp_config_int(config, keys->head_dim, &hp->state_value_dim, err);
 }
 
@@ -243,7 +244,7 @@ enum pp_code pp_scan_from_config(const cJSON *config, const struct pp_scan_keys 
     hp->state_key_dim = 16;
     hp->state_rank = (hp->n_embd + 15) / 16; /* also for "auto" */
     for (int i = 0; i < N_SCAN_NUMBERS && !code; i++)
-        if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(config, names[i])))
+        if (!cJSON_IsString(pp_json_member(config, names[i])))
             code = pp_config_int(config, names[i], number_at(hp, i), err);
     if (code)
         return code;

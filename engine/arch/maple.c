@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -58,7 +59,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
         code = pp_config_window(config, 512, hp, err);
-    if (!code && !cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")))
+    if (!code && !cJSON_IsArray(pp_json_member(config, "layer_types")))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
     if (!code)
         code = pp_config_layer_types(config, hp, err);

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -30,7 +31,7 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code layers_from(const cJSON *config, const char *key, int v, uint8_t bits, struct pp_hparams *hp,
                                 struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t l = 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -132,7 +133,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* layer_types, or attn_type_list with 0 for lightning attention; by default every second layer has it. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"), *item;
+    const cJSON *list = pp_json_member(config, "attn_type_list"), *item;
     int64_t l = 0;
     pp_layers_every(hp, 2, PP_LAYER_RECURRENT);
     if (!cJSON_IsArray(list))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -132,8 +133,8 @@ static const struct pp_arch_default dots1_defaults[] = {
 /* Layers from max_window_layers on, or those in layer_types, would have a window; no published model has. */
 static enum pp_code dots1_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *type;
-    const bool windowed = !cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "sliding_window"));
+    const cJSON *types = pp_json_member(config, "layer_types"), *type;
+    const bool windowed = !cJSON_IsNull(pp_json_member(config, "sliding_window"));
     int64_t first = 62;
     enum pp_code code = pp_config_int(config, "max_window_layers", &first, err);
     bool some = windowed && !cJSON_IsArray(types) && first < hp->n_layer;
@@ -287,7 +288,7 @@ static enum pp_code minimax_check(const cJSON *config, struct pp_error *err)
 {
     static const char *const scores[] = {"sigmoid", NULL};
     const cJSON *kind;
-    cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"))
+    cJSON_ArrayForEach(kind, pp_json_member(config, "attn_type_list"))
         if (!cJSON_IsNumber(kind) || kind->valuedouble != 1)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something other than 1, which is "
                            "not supported for this family");
@@ -372,7 +373,7 @@ static void ernie_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_experts(hp, &ernie_keys, config);
     pp_config_put(config, "moe_layer_interval", 1);
     pp_config_put(config, "moe_layer_end_index", hp->n_layer - 1);
-    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
 }
 
 static void ernie_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
@@ -423,7 +424,7 @@ static enum pp_code ernie_vl_from_config(const cJSON *config, struct pp_hparams 
     if (!text)
         return pp_fail_nomem(err, "the model's configuration");
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        const cJSON *list = cJSON_GetObjectItemCaseSensitive(text, lists[i]);
+        const cJSON *list = pp_json_member(text, lists[i]);
         cJSON *first = cJSON_IsArray(list) && list->child ? cJSON_Duplicate(list->child, true) : NULL;
         if (first)
             cJSON_ReplaceItemInObjectCaseSensitive(text, lists[i], first);
@@ -491,7 +492,7 @@ static enum pp_code bailing_from_config(const cJSON *config, struct pp_hparams *
 
 static enum pp_code bailing2_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *score = cJSON_GetObjectItemCaseSensitive(config, "score_function");
+    const cJSON *score = pp_json_member(config, "score_function");
     hp->expert_sigmoids = !cJSON_IsString(score) || strcmp(score->valuestring, "softmax") != 0;
     return bailing_from_config(config, hp, err);
 }

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -48,9 +49,9 @@ static void finish_layers(struct pp_hparams *hp)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const functions[] = {"gelu", "silu", NULL};
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_activation"));
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "hidden_activation"));
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     int64_t step = 3;
     hp->activation = fn && *fn == 's' ? PP_ACTIVATION_SILU : PP_ACTIVATION_USUAL;
     hp->window = 128;

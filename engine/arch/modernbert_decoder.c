@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -44,10 +45,10 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
         if (pp_config_flag(config, flags[i].key, flags[i].usual) != flags[i].usual)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %s, which is not supported for this family",
                            flags[i].key, flags[i].usual ? "false" : "true");
-    if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")))
+    if (!cJSON_IsArray(pp_json_member(config, "layer_types")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types is not there; which layers of this family "
                        "have a window is taken otherwise by different versions of transformers");
-    if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_scaling")))
+    if (cJSON_IsObject(pp_json_member(config, "rope_scaling")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_scaling is not supported for this family");
     const enum pp_code code = pp_config_activation(config, "hidden_activation", gelu, err);
     return code ? code : pp_config_activation(config, "classifier_activation", gelu, err);
@@ -72,8 +73,8 @@ static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     enum pp_code code = check_words(config, err);
     hp->norm_eps = 1e-5f;
     hp->rope_base_local = 10000;

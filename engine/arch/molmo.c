@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define BLOCK "model.transformer.blocks.{}."
@@ -64,9 +65,9 @@ static enum pp_code fail_value(const char *key, struct pp_error *err)
 /* Requires what both have: RMSNorm as pre-norms, SiLU, and an output that is not tied. */
 static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *norm = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "layer_norm_type"));
-    const cJSON *clip = cJSON_GetObjectItemCaseSensitive(config, "clip_qkv");
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling_layers");
+    const char *norm = cJSON_GetStringValue(pp_json_member(config, "layer_norm_type"));
+    const cJSON *clip = pp_json_member(config, "clip_qkv");
+    const cJSON *own = pp_json_member(config, "rope_scaling_layers");
     hp->legacy_names = true;
     if (pp_config_flag(config, "norm_after", false))
         return fail_value("norm_after", err);
@@ -87,7 +88,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = fail_value("attention_layer_norm", err);
     if (!code && !pp_config_flag(config, "qkv_bias", false))
         code = fail_value("qkv_bias", err);
-    if (!code && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "moe_num_experts")))
+    if (!code && cJSON_IsNumber(pp_json_member(config, "moe_num_experts")))
         code = fail_value("moe_num_experts", err);
     if (!code)
         code = pp_config_int(config, "embedding_size", &hp->n_vocab, err);
@@ -97,7 +98,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code from_config_2(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "qk_norm_type"));
+    const char *kind = cJSON_GetStringValue(pp_json_member(config, "qk_norm_type"));
     enum pp_code code = read_common(config, hp, err);
     if (!code && (!pp_config_flag(config, "use_qk_norm", false) || !kind || strcmp(kind, "qwen3") != 0))
         code = fail_value("use_qk_norm or qk_norm_type", err);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "transformer.blocks.{}."
@@ -40,14 +41,14 @@ static enum pp_code refuse(const char *what, struct pp_error *err)
 
 static bool is_layer_norm(const cJSON *config)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "norm_type");
+    const cJSON *type = pp_json_member(config, "norm_type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "layernorm";
     return strcmp(name, "layernorm") == 0 || strcmp(name, "low_precision_layernorm") == 0;
 }
 
 static enum pp_code read_attention(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *attn = cJSON_GetObjectItemCaseSensitive(config, "attn_config");
+    const cJSON *attn = pp_json_member(config, "attn_config");
     float most = 8;
     if (pp_config_flag(attn, "prefix_lm", false))
         return refuse("prefix_lm is true", err);
@@ -70,7 +71,7 @@ static enum pp_code read_attention(const cJSON *config, struct pp_hparams *hp, s
 /* logit_scale: a number, or "inv_sqrt_d_model". */
 static enum pp_code read_logit_scale(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(config, "logit_scale");
+    const cJSON *scale = pp_json_member(config, "logit_scale");
     if (!cJSON_IsString(scale))
         return pp_config_float(config, "logit_scale", &hp->logit_scale, err);
     if (strcmp(scale->valuestring, "inv_sqrt_d_model") != 0)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -40,7 +41,7 @@ enum { STEP = 4 }; /* the last layer and every 4th before it have full attention
 
 static enum pp_code check_rotations(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layer_rope_theta"), *base;
+    const cJSON *list = pp_json_member(config, "layer_rope_theta"), *base;
     int64_t l = 0;
     if (!cJSON_IsArray(list))
         return PP_OK;

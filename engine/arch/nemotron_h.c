@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams_int.h"
 
@@ -165,7 +166,7 @@ static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams 
 /* The experts of single layers, after the common defaults were read. */
 static enum pp_code read_mixtures(const cJSON *config, const char *kinds, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs"), *block;
+    const cJSON *blocks = pp_json_member(config, "block_configs"), *block;
     int64_t l = 0, n_used = 0, n_ff = 0;
     enum pp_code code = PP_OK;
     if (!cJSON_IsArray(blocks))
@@ -192,18 +193,18 @@ static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[
                                struct pp_error *err)
 {
     const char *pattern =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hybrid_override_pattern"));
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layers_block_type"), *item;
-    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs");
+        cJSON_GetStringValue(pp_json_member(config, "hybrid_override_pattern"));
+    const cJSON *list = pp_json_member(config, "layers_block_type"), *item;
+    const cJSON *blocks = pp_json_member(config, "block_configs");
     const bool unlike = cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != n_layer; /* each layer needs one */
     size_t n = 0;
     if (!cJSON_IsArray(list))
-        list = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
+        list = pp_json_member(config, "layer_types");
     memset(kinds, 0, PP_MAX_LAYERS + 1);
     if (cJSON_IsArray(blocks)) {
         cJSON_ArrayForEach(item, blocks)
         {
-            const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "block_type"));
+            const char *word = cJSON_GetStringValue(pp_json_member(item, "block_type"));
             if (n < PP_MAX_LAYERS)
                 kinds[n++] = (char)kind_called(word ? word : "");
         }
@@ -233,7 +234,7 @@ static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struc
 /* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
-    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "sliding_window")))
+    if (cJSON_IsNumber(pp_json_member(config, "sliding_window")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: sliding_window is set, which is not supported for this "
                        "family");
     return pp_config_word(config, "mamba_hidden_act", pp_silu_names, err);
@@ -245,7 +246,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     int64_t n_ff = hp->n_ff;
     enum pp_code code = pp_config_activation(config, "mlp_hidden_act", pp_relu2_names, err);
     /* With block_configs the common reader has skipped it. */
-    if (!code && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
+    if (!code && cJSON_IsArray(pp_json_member(config, "block_configs")))
         code = pp_config_int(config, "intermediate_size", &n_ff, err);
     if (!code)
         code = pp_check_range("feed-forward size", n_ff, 0, INT64_MAX, err);

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/base/word.h"
 #include "engine/engine.h"
 
@@ -32,7 +33,7 @@ static const struct pp_arch_default defaults[] = {
 /* config.json has the width of an ungated feed-forward part; ours is 2/3 of it, rounded up to a multiple of 8. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_act"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "hidden_act"));
     if ((fn && pp_casecmp(fn, "swiglu") != 0) || !pp_config_flag(config, "rope", true) ||
         pp_config_flag(config, "ngpt", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only SwiGLU and rotated heads are supported for this "

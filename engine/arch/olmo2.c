@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -27,8 +28,8 @@ static const struct pp_arch_default defaults[] = {
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *both = pp_json_member(config, "rope_parameters");
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (code || !pp_arch_is_kind(config, "olmo3", "Olmo3ForCausalLM"))
         return code;

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -92,15 +93,15 @@ static void set_sizes(struct pp_hparams *hp)
 /* Without a RoPE base, heads are not rotated. */
 static bool has_base(const cJSON *config)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    return cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(rope, "rope_theta")) ||
-           cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    return cJSON_IsNumber(pp_json_member(rope, "rope_theta")) ||
+           cJSON_IsNumber(pp_json_member(config, "rope_theta"));
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_delta_from_config(config, hp, err);
-    if (hp->n_layer > 0 && !cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")) && hp->n_layer < 4)
+    if (hp->n_layer > 0 && !cJSON_IsArray(pp_json_member(config, "layer_types")) && hp->n_layer < 4)
         hp->layer[hp->n_layer - 1] &= (uint8_t)~PP_LAYER_RECURRENT;
     hp->beta_doubled = pp_config_flag(config, "linear_allow_neg_eigval", true);
     if (!has_base(config))

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define BOTH(hf_name, gguf_name, how, end)                                                                            \
@@ -40,7 +41,7 @@ static void norm_sums(struct pp_hparams *hp)
 /* Its "gelu" is what others call "gelu_new". */
 static enum pp_code find_function(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "afn"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "afn"));
     hp->activation = !fn || strcmp(fn, "gelu") == 0                          ? PP_ACTIVATION_USUAL
                      : strcmp(fn, "relu") == 0                               ? PP_ACTIVATION_RELU
                      : strcmp(fn, "silu") == 0 || strcmp(fn, "swish") == 0 ? PP_ACTIVATION_SILU

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
@@ -33,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
 /* Reads a list with a number of 0 to 1 << 20 for each layer. */
 static const cJSON *list_of(const cJSON *config, const char *key, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     bool good = cJSON_IsArray(list) && cJSON_GetArraySize(list) == hp->n_layer;
     for (item = good ? list->child : NULL; item; item = item->next)
         good = good && cJSON_IsNumber(item) && item->valuedouble > 0 && item->valuedouble <= 1 << 20;

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -64,7 +65,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    const bool biases = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "attention_bias"));
+    const bool biases = cJSON_IsTrue(pp_json_member(config, "attention_bias"));
     pp_config_put_text(config, "activation_function", pp_config_function_name(&pp_arch_opt.decoder, hp));
     pp_config_put(config, "ffn_dim", hp->n_ff);
     pp_config_put(config, "word_embed_proj_dim", pp_embedding_width(hp));

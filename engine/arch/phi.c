@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/kv.h"
@@ -164,10 +165,10 @@ static const float JITTER = 0.01f; /* in all models so far; GGUF files lack it *
 /* short_mscale and long_mscale, LongRoPE's magnitudes; pippin has one, so they must be equal. */
 static enum pp_code config_mscale(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
     float below = 0, beyond = 0;
     if (!cJSON_IsObject(rope))
-        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+        rope = pp_json_member(config, "rope_scaling");
     enum pp_code code = pp_config_float(rope, "short_mscale", &below, err);
     if (!code)
         code = pp_config_float(rope, "long_mscale", &beyond, err);
@@ -209,7 +210,7 @@ static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
     to_config3(hp, config);
     pp_config_put_experts(hp, &expert_keys, config);
     pp_config_put_float(config, "router_jitter_noise", hp->expert_mixer_jitter);
-    cJSON_AddBoolToObject(config, "lm_head_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "lm_head_bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
     if (rope && hp->rope_attn_factor != 0.0f) {
         pp_config_put_float(rope, "short_mscale", hp->rope_attn_factor);
         pp_config_put_float(rope, "long_mscale", hp->rope_attn_factor);

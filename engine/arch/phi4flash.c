@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -74,7 +75,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 /* sliding_window: a number, or a list for all layers that must agree with their kinds. */
 static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(config, "sliding_window"), *item;
+    const cJSON *said = pp_json_member(config, "sliding_window"), *item;
     int64_t l = 0;
     hp->window = 2047;
     if (!cJSON_IsArray(said))

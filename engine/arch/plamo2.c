@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 
 #define LAYER "model.layers.layers.{}."
 #define WHOLE(from, to) {.hf = LAYER from, .gguf = "blk.{}." to, .whole = true}
@@ -111,7 +112,7 @@ static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, stru
 /* The window, which does not include the row itself in config.json, and the layers listed as having none. */
 static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "full_attention_idx"), *item;
+    const cJSON *list = pp_json_member(config, "full_attention_idx"), *item;
     enum pp_code code = pp_config_int(config, "attention_window_size", &hp->window, err);
     if (!code && (hp->window < 1 || hp->window >= INT32_MAX))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: attention_window_size is %lld, not a size of windows",

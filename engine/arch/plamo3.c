@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -72,7 +73,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
                        "positive number");
     if (code)
         return code;
-    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rope_scaling_factor")))
+    if (!cJSON_IsNumber(pp_json_member(config, "rope_scaling_factor")))
         hp->window++;
     pp_layers_every(hp, pattern, PP_LAYER_WIDE);
     return pp_config_layer_types(config, hp, err);

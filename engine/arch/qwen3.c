@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -141,8 +142,8 @@ static const struct pp_arch_default mellum_defaults[] = {
 /* Without layer_types all layers have full attention. */
 static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *type;
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *both = pp_json_member(config, "rope_parameters"), *type;
+    const cJSON *local = pp_json_member(both, "sliding_attention");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->n_expert = 64;
     if (!code) /* transformers' format */
@@ -151,7 +152,7 @@ static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *h
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
         code = pp_config_qwen_dense(config, hp, err);
-    if (!code && pp_config_flag(config, "use_sliding_window", true) && cJSON_HasObjectItem(config, "layer_types"))
+    if (!code && pp_config_flag(config, "use_sliding_window", true) && pp_json_member(config, "layer_types"))
         code = pp_config_window(config, 0, hp, err);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
@@ -159,7 +160,7 @@ static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *h
         code = pp_config_unscaled(local, err);
     if (!code)
         code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
-    cJSON_ArrayForEach(type, cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types"))
+    cJSON_ArrayForEach(type, pp_json_member(config, "mlp_layer_types"))
         if (!code && (!cJSON_IsString(type) || strcmp(type->valuestring, "sparse") != 0))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mlp_layer_types has others than sparse, which is not "
                            "supported");

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -139,7 +140,7 @@ static enum pp_code fill_hashes(struct pp_hparams *hp, int64_t base, struct pp_e
 static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 {
     static const char key[] = "output_gate_type";
-    const char *gate = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    const char *gate = cJSON_GetStringValue(pp_json_member(config, key));
     if (!gate || strcmp(gate, "sigmoid") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported; sigmoid is", key,
                        gate ? gate : "silu");
@@ -152,7 +153,7 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
     static const char key[] = "layer_types";
     static const char *const words[] = {"linear_attention", "indexed_attention", "full_attention", "hybrid_indexed"};
     enum { N_WORDS = sizeof words / sizeof *words };
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t l = 0, step = 4;
     const enum pp_code code = pp_config_int(config, "full_attention_interval", &step, err);
     for (int64_t i = 0; !cJSON_IsArray(list) && step > 0 && i < hp->n_layer; i++)
@@ -199,7 +200,7 @@ static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp
 /* A token, or a list whose first one counts. */
 static enum pp_code end_from_config(const cJSON *config, int64_t *end, struct pp_error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
+    const cJSON *item = pp_json_member(config, "eos_token_id");
     const cJSON *one = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : item;
     if (!cJSON_IsNumber(one) || one->valuedouble != (double)one->valueint || one->valueint < 0)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is neither a token nor a list that begins with "
@@ -211,7 +212,7 @@ static enum pp_code end_from_config(const cJSON *config, int64_t *end, struct pp
 static enum pp_code hashes_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char layers_key[] = "ple_layer_ids";
-    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, layers_key), *first = cJSON_GetArrayItem(layers, 0);
+    const cJSON *layers = pp_json_member(config, layers_key), *first = cJSON_GetArrayItem(layers, 0);
     struct pp_hashed *h = &hp->hashed;
     int64_t base = 0, width = hp->n_embd;
     const struct {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 
 #define LAYER "model.layers.{}."
@@ -94,7 +95,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* block_types: a list of kinds, repeated over all layers. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "block_types");
+    const cJSON *list = pp_json_member(config, "block_types");
     const int n = cJSON_GetArraySize(list);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         const char *word = n ? cJSON_GetStringValue(cJSON_GetArrayItem(list, (int)(l % n))) : NULL;

@@ -6,6 +6,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -118,7 +119,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
  * is 64e-5. Multiplying the values by 8 is equivalent (PP_HF_TIMES_EIGHT), if the epsilon is 1e-5. */
 static enum pp_code check_fla(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *attention = cJSON_GetObjectItemCaseSensitive(config, "attn");
+    const cJSON *attention = pp_json_member(config, "attn");
     float keys = 0.5f, values = 1;
     enum pp_code code = pp_config_float(config, "expand_k", &keys, err);
     if (!code)
@@ -160,7 +161,7 @@ static enum pp_code from_fla(const cJSON *config, struct pp_hparams *hp, struct 
     if (n_heads < 1 || hp->n_embd % n_heads != 0 || !(ratio > 0 && ratio <= 1024))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: num_heads is %lld and hidden_ratio %g, which cannot be right",
                        (long long)n_heads, (double)ratio);
-    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
+    if (!cJSON_IsNumber(pp_json_member(config, "intermediate_size")))
         hp->n_ff = ((int64_t)((double)hp->n_embd * (double)ratio) + 31) / 32 * 32;
     hp->n_ctx_train = 1 << 20;
     hp->rwkv6 = hp->legacy_names = true;
@@ -170,10 +171,10 @@ static enum pp_code from_fla(const cJSON *config, struct pp_hparams *hp, struct 
 
 static bool is_fla(const cJSON *config)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const cJSON *list = pp_json_member(config, "architectures");
     const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     return first ? strcmp(first, fla_class) == 0
-                 : cJSON_GetObjectItemCaseSensitive(config, "proj_low_rank_dim") != NULL;
+                 : pp_json_member(config, "proj_low_rank_dim") != NULL;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -192,7 +193,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && (divisor != 8 || inner != hp->n_embd))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "head_size_divisor %lld and attention_hidden_size %lld are not "
                        "supported in this family; 8 and the model's width are", (long long)divisor, (long long)inner);
-    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
+    if (!cJSON_IsNumber(pp_json_member(config, "intermediate_size")))
         hp->n_ff = hp->n_embd * 7 / 2 / 32 * 32;
     hp->rwkv_ranks[0] = hp->n_embd == 4096 ? 128 : 64;
     hp->rwkv_ranks[1] = hp->n_embd == 4096 ? 64 : 32;

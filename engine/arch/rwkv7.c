@@ -5,6 +5,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -99,7 +100,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
 {
-    const cJSON *attention = cJSON_GetObjectItemCaseSensitive(config, "attn");
+    const cJSON *attention = pp_json_member(config, "attn");
     if (attention && !cJSON_IsNull(attention))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "attention in some layers is not supported in this family");
     if (!pp_config_flag(config, "norm_first", true) || !pp_config_flag(config, "norm_bias", true))
@@ -110,9 +111,9 @@ static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
 /* transformers' format. */
 static bool is_transformers(const cJSON *config)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const cJSON *list = pp_json_member(config, "architectures");
     const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
-    return first ? strcmp(first, "Rwkv7ForCausalLM") == 0 : cJSON_HasObjectItem(config, "wkv_state_dtype");
+    return first ? strcmp(first, "Rwkv7ForCausalLM") == 0 : pp_json_member(config, "wkv_state_dtype") != NULL;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -132,7 +133,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "num_heads", &n_heads, err);
     for (int i = 0; i < 4 && !code; i++)
         code = pp_config_int(config, config_ranks[i], &hp->rwkv_ranks[i], err);
-    if (!code && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim")) && n_heads > 0)
+    if (!code && !cJSON_IsNumber(pp_json_member(config, "head_dim")) && n_heads > 0)
         head_size = hp->n_embd / n_heads;
     hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     pp_rwkv_states_only(hp, head_size);

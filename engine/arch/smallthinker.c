@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -35,8 +36,8 @@ static bool list_flag(const cJSON *list, int64_t l, bool otherwise)
 /* If some layers have a window, those without one must be the ones without RoPE. */
 static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *windows = cJSON_GetObjectItemCaseSensitive(config, "sliding_window_layout");
-    const cJSON *ropes = cJSON_GetObjectItemCaseSensitive(config, "rope_layout");
+    const cJSON *windows = pp_json_member(config, "sliding_window_layout");
+    const cJSON *ropes = pp_json_member(config, "rope_layout");
     bool some = false;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
         const bool windowed = list_flag(windows, l, false);

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const char *const classes[] = {"StableLmForCausalLM", "StableLMEpochForCausalLM", "stablelm", "stablelm_epoch",
@@ -34,7 +35,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     cJSON_AddBoolToObject(config, "use_parallel_residual", hp->parallel);
     cJSON_AddBoolToObject(config, "qk_layernorm", hp->qk_norm);
-    cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
 }
 
 static const struct pp_arch_default defaults[] = {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -48,7 +49,7 @@ static enum pp_code check_heads(const struct pp_hparams *hp, struct pp_error *er
 static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { FIRST = 4, END = 60 };
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(config, "moe_layers_enum"), *item;
+    const cJSON *said = pp_json_member(config, "moe_layers_enum"), *item;
     const char *text = cJSON_GetStringValue(said);
     const cJSON *list = cJSON_IsArray(said) ? said : NULL;
     pp_layers_every(hp, 1, PP_LAYER_DENSE);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -42,7 +43,7 @@ static const struct pp_expert_keys expert_keys = {
 /* Lists have further items for layers of multi-token prediction. */
 static enum pp_code list_of(const cJSON *config, const char *key, int64_t n, const cJSON **list, struct pp_error *err)
 {
-    *list = cJSON_GetObjectItemCaseSensitive(config, key);
+    *list = pp_json_member(config, key);
     if (cJSON_IsArray(*list) && cJSON_GetArraySize(*list) >= n)
         return PP_OK;
     return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)n);
@@ -76,7 +77,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
 /* The sizes of layers with a window. */
 static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *other = cJSON_GetObjectItemCaseSensitive(config, "attention_other_setting");
+    const cJSON *other = pp_json_member(config, "attention_other_setting");
     enum pp_code code = pp_config_int(config, "num_attention_groups", &hp->n_head_kv, err);
     int64_t n_head = hp->n_head, n_head_kv = hp->n_head_kv;
     if (!code)
@@ -102,7 +103,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
 /* moe_layers_enum, "3,4,5": the layers with experts; by default all but the first. */
 static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_layers_enum"));
+    const char *said = cJSON_GetStringValue(pp_json_member(config, "moe_layers_enum"));
     if (!said) {
         hp->layer[0] |= PP_LAYER_DENSE;
         return PP_OK;
@@ -120,7 +121,7 @@ static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, st
 /* null and 0: none. */
 static void bounds_from(const cJSON *config, const char *key, int64_t n_layer, float *bounds)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *list = pp_json_member(config, key);
     for (int l = 0; l < (int)n_layer && l < PP_MAX_LAYERS; l++) {
         const cJSON *item = cJSON_GetArrayItem(list, l);
         bounds[l] = cJSON_IsNumber(item) ? (float)item->valuedouble : 0.0f;
@@ -130,12 +131,12 @@ static void bounds_from(const cJSON *config, const char *key, int64_t n_layer, f
 /* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_router_activation"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "moe_router_activation"));
     const cJSON *rotated;
     if (fn && strcmp(fn, "sigmoid") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_router_activation is not sigmoid, which is not "
                        "supported for this family");
-    cJSON_ArrayForEach(rotated, cJSON_GetObjectItemCaseSensitive(config, "use_rope_layers"))
+    cJSON_ArrayForEach(rotated, pp_json_member(config, "use_rope_layers"))
         if (cJSON_IsFalse(rotated))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_rope_layers has layers that are not rotated, "
                            "which is not supported for this family");
@@ -145,7 +146,7 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 /* yarn_only_types: RoPE is scaled in layers of these types only; in all layers if none is listed. */
 static enum pp_code check_scaled(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "yarn_only_types"), *type;
+    const cJSON *types = pp_json_member(config, "yarn_only_types"), *type;
     bool full = false, local = false;
     cJSON_ArrayForEach(type, types)
     {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -43,7 +44,7 @@ static void paddle_to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddStringToObject(rope, "type", "default");
     if (hp->rope_dim == 2 * PADDLE_PAIRS)
         cJSON_AddItemToObject(rope, "mrope_section", cJSON_CreateIntArray(paddle_sections, 3));
-    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
+    cJSON_AddBoolToObject(config, "use_bias", cJSON_IsTrue(pp_json_member(config, "attention_bias")));
 }
 
 static void paddle_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
@@ -86,8 +87,8 @@ static const struct pp_expert_keys ocr_keys = {
 /* Refuses features of DeepSeek V2's configuration that no text part is known to use. */
 static enum pp_code ocr_refuse(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "scoring_func"));
-    const cJSON *window = cJSON_GetObjectItemCaseSensitive(config, "sliding_window");
+    const char *score = cJSON_GetStringValue(pp_json_member(config, "scoring_func"));
+    const cJSON *window = pp_json_member(config, "sliding_window");
     const char *what = pp_config_flag(config, "use_mla", false)                  ? "use_mla"
                        : score && strcmp(score, "softmax") != 0                  ? "scoring_func"
                        : hp->n_expert_group > 1                                  ? "n_group"
@@ -169,7 +170,7 @@ static enum pp_code cog_from_config(const cJSON *config, struct pp_hparams *hp, 
 {
     static const char shared[] = "num_multi_query_heads";
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    if (cJSON_HasObjectItem(config, shared) && !cJSON_HasObjectItem(config, "rope_theta"))
+    if (pp_json_member(config, shared) && !pp_json_member(config, "rope_theta"))
         hp->rope_base = 500000;
     return code ? code : pp_config_int(config, shared, &hp->n_head_kv, err);
 }

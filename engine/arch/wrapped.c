@@ -257,7 +257,7 @@ const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class)
 const cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const cJSON *config)
 {
     for (int i = 0; i < 2 && w->keys[i]; i++)
-        config = cJSON_GetObjectItemCaseSensitive(config, w->keys[i]);
+        config = pp_json_member(config, w->keys[i]);
     return cJSON_IsObject(config) ? config : NULL;
 }
 
@@ -293,8 +293,8 @@ static enum pp_code fail_layers(struct pp_error *err)
 enum pp_code pp_wrapped_drop_layers(cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err)
 {
     static const char key[] = "cross_attention_layers";
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type"));
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const char *type = cJSON_GetStringValue(pp_json_member(config, "model_type"));
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t n = 0, n_left = 0;
     if (!type || strcmp(type, "mllama_text_model") != 0)
         return PP_OK;

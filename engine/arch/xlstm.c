@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -111,7 +112,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* A factor of n_embd, as a double, since other programs compute sizes with doubles. */
 static enum pp_code read_part(const cJSON *config, const char *name, double *part, struct pp_error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, name);
+    const cJSON *item = pp_json_member(config, name);
     if (cJSON_IsNumber(item))
         *part = item->valuedouble;
     if ((item && !cJSON_IsNumber(item)) || !(*part > 0 && *part <= 1024))
@@ -181,7 +182,7 @@ static enum pp_code read_sizes(const cJSON *config, struct pp_hparams *hp, struc
 /* A soft cap; null: none, which is allowed for logits only. */
 static enum pp_code read_cap(const cJSON *config, const char *name, bool needed, float *cap, struct pp_error *err)
 {
-    const bool none = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, name));
+    const bool none = cJSON_IsNull(pp_json_member(config, name));
     enum pp_code code = PP_OK;
     if (none && !needed)
         *cap = 0;
@@ -193,7 +194,7 @@ static enum pp_code read_cap(const cJSON *config, const char *name, bool needed,
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const modes[] = {"single", "fused"};
-    const cJSON *mode = cJSON_GetObjectItemCaseSensitive(config, "weight_mode");
+    const cJSON *mode = pp_json_member(config, "weight_mode");
     const char *word = mode && !cJSON_IsNull(mode) ? cJSON_GetStringValue(mode) : modes[0];
     hp->fused_parts = word && strcmp(word, modes[1]) == 0;
     if (!word || (!hp->fused_parts && strcmp(word, modes[0]) != 0))

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define FILTER "model.layers.{}.self_attn.lf_gate."
@@ -46,7 +47,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *experts = cJSON_GetObjectItemCaseSensitive(config, "moe_config");
+    const cJSON *experts = pp_json_member(config, "moe_config");
     if (pp_config_flag(config, "use_moe", false) || cJSON_IsObject(experts))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has experts that attention among them chooses, which pippin "
                        "does not compute");

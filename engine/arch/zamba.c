@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
@@ -147,7 +148,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_mamba_act"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "hidden_mamba_act"));
     enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
     hp->head_dim = 2 * hp->n_embd / hp->n_head;
     hp->n_scan_head = 2;

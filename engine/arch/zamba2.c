@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -111,7 +112,7 @@ static enum pp_code check_eps(const struct pp_hparams *hp, struct pp_error *err)
 /* Without the list transformers assumes one that fits a single model size: it is required. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layers_block_type")))
+    if (!cJSON_IsArray(pp_json_member(config, "layers_block_type")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layers_block_type is missing; pippin needs it");
     return pp_config_layer_words(config, "layers_block_type", "hybrid", "mamba", PP_LAYER_SHARING, hp, err);
 }
