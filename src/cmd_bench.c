@@ -6,6 +6,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/topology.h"
 #include "engine/base/utf8.h"
 #include "src/adapter_names.h"
 #include "src/cmd_bench.h"
@@ -115,19 +116,45 @@ static enum pp_code read_kv_types(struct bench *b, struct pp_error *err)
     return PP_OK;
 }
 
-/* 1, 2, 4, ... and the number of cores. */
+/* The most threads that an engine has, whatever is asked for: as many as this process may use CPUs at once. */
+static int64_t most_threads(void)
+{
+    struct pp_topology here;
+    pp_topology_read(NULL, NULL, &here);
+    return here.n_at_once;
+}
+
+/* 1, 2, 4, ... and the most there are. */
 static void all_threads(struct bench *b)
 {
-    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t most = most_threads();
     b->n_threads = 0;
-    for (int64_t t = 1; t < cores && b->n_threads < BENCH_MAX_LIST - 1; t *= 2)
+    for (int64_t t = 1; t < most && b->n_threads < BENCH_MAX_LIST - 1; t *= 2)
         b->threads[b->n_threads++] = t;
-    b->threads[b->n_threads++] = cores < 1 ? 1 : cores;
+    b->threads[b->n_threads++] = most;
+}
+
+/* Larger numbers than there are threads would all measure the same: they are measured once, by the real number. */
+static void limit_threads(struct bench *b)
+{
+    const int64_t most = most_threads();
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->n_threads; i++) {
+        const int64_t t = b->threads[i] < most ? b->threads[i] : most;
+        bool twice = false;
+        for (int64_t k = 0; k < n; k++)
+            twice = twice || b->threads[k] == t;
+        if (t < b->threads[i])
+            b->report.most_threads = (int)most;
+        if (!twice)
+            b->threads[n++] = t;
+    }
+    b->n_threads = n;
 }
 
 static enum pp_code read_lists(struct bench *b, struct pp_error *err)
 {
-    enum { MAX_DEPTH = 1 << 24, MAX_ROWS = 4096, MAX_THREADS = 1024 };
+    enum { MAX_DEPTH = 1 << 24, MAX_ROWS = 4096, MAX_THREADS = 512 };
     const struct pp_options *o = b->o;
     const char *depths = o->bench.depths ? o->bench.depths : b->what & BENCH_DEPTH ? "0,1024,4096" : NULL;
     const char *rows = o->bench.rows ? o->bench.rows : b->what & BENCH_ROWS ? "1,2,4,8,16" : NULL;
@@ -141,6 +168,7 @@ static enum pp_code read_lists(struct bench *b, struct pp_error *err)
         code = read_list(o->bench.threads, "-t", 1, MAX_THREADS, b->threads, &b->n_threads, err);
     else if (b->what & BENCH_THREADS)
         all_threads(b);
+    limit_threads(b);
     return code ? code : read_kv_types(b, err);
 }
 

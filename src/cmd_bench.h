@@ -55,6 +55,8 @@ struct bench_report {
     double choose_us;             /* median time to sample a token */
     bool interleaved;             /* all measurements were interleaved */
     int64_t full_layers;          /* the number of layers of the shape if the model has fewer; 0: it has all */
+    int most_threads;             /* the number of threads, if more were asked for; else 0 */
+    double micro_roof_bps;        /* the read test by one thread, for products alone; 0: not measured */
 };
 
 /* Adds a result with room for `repetitions` samples; NULL: out of memory. The pointer is valid until the next one is

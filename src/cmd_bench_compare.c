@@ -80,6 +80,7 @@ struct comparison {
     bool json;
     int n, n_slower, n_faster, n_alone;
     struct pp_buf out;
+    struct pp_buf differing;   /* what else differs between the runs */
 };
 
 static void compare_figures(struct comparison *c, const struct figure *a, const struct figure *b)
@@ -105,6 +106,28 @@ static void compare_figures(struct comparison *c, const struct figure *a, const 
     }
     pp_buf_fmt(&c->out, "%-40s %10.2f %10.2f %-9s %6.3f  +-%.1f %%%s%s\n", a->name, a->median, b->median, a->unit,
                speed, 100 * allowed, strcmp(verdict, "same") ? "  " : "", strcmp(verdict, "same") ? verdict : "");
+}
+
+/* Notes what else differs between the runs, such as the model: figures of the same name would be compared all the
+ * same. */
+static void note_differences(struct comparison *c, const cJSON *old, const cJSON *new)
+{
+    static const char *const about[] = {"model", "type", "bytes", "n_layers", "n_threads", "kernels", "kv_type",
+                                        "adapters"};
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        const cJSON *a = pp_json_member(old, about[i]), *b = pp_json_member(new, about[i]);
+        if (!a || !b || cJSON_Compare(a, b, true))
+            continue;
+        if (c->json) {
+            pp_cli_json_next(&c->differing);
+            pp_cli_json_string(&c->differing, about[i], strlen(about[i]));
+            continue;
+        }
+        char *x = cJSON_PrintUnformatted(a), *y = cJSON_PrintUnformatted(b);
+        pp_buf_fmt(&c->differing, "%s%s: %s, now %s", c->differing.len ? "; " : "", about[i], x ? x : "", y ? y : "");
+        cJSON_free(x);
+        cJSON_free(y);
+    }
 }
 
 static enum pp_code compare_all(struct comparison *c, const cJSON *old, const cJSON *new, struct pp_error *err)
@@ -134,7 +157,7 @@ static enum pp_code compare_all(struct comparison *c, const cJSON *old, const cJ
     return PP_OK;
 }
 
-static void print(const struct comparison *c)
+static void print(struct comparison *c)
 {
     if (c->json) {
         struct pp_buf out = {0};
@@ -144,6 +167,8 @@ static void print(const struct comparison *c)
         pp_cli_json_int(&out, "slower", c->n_slower);
         pp_cli_json_int(&out, "faster", c->n_faster);
         pp_cli_json_int(&out, "only_in_old", c->n_alone);
+        pp_cli_json_name(&out, "differing");
+        pp_buf_fmt(&out, "[%s]", c->differing.len ? pp_buf_cstr(&c->differing) : "");
         pp_cli_json_name(&out, "figures");
         printf("%s[%s]}\n", pp_buf_cstr(&out), pp_buf_cstr(&c->out));
         pp_buf_free(&out);
@@ -157,6 +182,11 @@ static void print(const struct comparison *c)
     if (c->n_alone)
         printf("; %d of %s are not in the other", c->n_alone, c->old_path);
     putchar('\n');
+    if (c->differing.len) {
+        pp_buf_str(&c->differing, "\n");
+        fputs("the runs differ in ", stdout);
+        pp_cli_print(pp_buf_cstr(&c->differing), c->differing.len);
+    }
 }
 
 enum pp_code bench_compare(const struct pp_options *o, bool *slower, struct pp_error *err)
@@ -174,12 +204,15 @@ enum pp_code bench_compare(const struct pp_options *o, bool *slower, struct pp_e
         code = read_results(c.new_path, &new, &new_results, err);
     if (!code)
         code = compare_all(&c, old_results, new_results, err);
-    if (!code && c.out.bad)
+    if (!code)
+        note_differences(&c, old, new);
+    if (!code && (c.out.bad || c.differing.bad))
         code = pp_fail_nomem(err, "the comparison");
     if (!code)
         print(&c);
     *slower = !code && c.n_slower > 0;
     pp_buf_free(&c.out);
+    pp_buf_free(&c.differing);
     cJSON_Delete(old);
     cJSON_Delete(new);
     return code;

@@ -131,6 +131,7 @@ static enum pp_code measure_products(struct bench *b, struct pp_error *err)
         code = product_round(&p, round, err);
     }
     pp_cli_bar_clear(&b->bar);
+    b->report.micro_roof_bps = roof_bps;
     for (size_t i = p.first; i < b->report.n; i++)
         b->report.results[i].roof_bps = roof_bps;
     for (int t = 0; t < p.n_types; t++)

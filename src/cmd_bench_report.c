@@ -316,6 +316,15 @@ static void text_roof(const struct bench_report *r)
         puts("(so small a model stays in the caches: its share says nothing about memory)");
 }
 
+/* What the shares of products alone relate to. */
+static void text_micro_roof(const struct bench_report *r)
+{
+    if (r->micro_roof_bps > 0)
+        printf("products: one thread reads memory at %.1f GB/s (read test)\n"
+               "(the matrix stays in large caches, and may then be read faster)\n",
+               r->micro_roof_bps / 1e9);
+}
+
 static void text_kernels(const struct bench_kernels *k)
 {
     const struct pp_profile *p = &k->profile;
@@ -359,7 +368,13 @@ void bench_print_text(const struct bench *b)
         text_head(b);
     for (size_t i = 0; i < r->n; i++)
         text_result(&r->results[i], width);
+    if (b->n_rows && find(r, "rows"))
+        puts("(same: rows of one conversation, as when a draft is verified; own: of as many conversations)");
     text_roof(r);
+    text_micro_roof(r);
+    if (r->most_threads && b->what & BENCH_PASSES)
+        printf("(no more than %d thread%s: as many as CPUs that may be used at once)\n", r->most_threads,
+               r->most_threads == 1 ? "" : "s");
     if (find(r, "decode"))
         printf("%.1f us to choose a token\n", r->choose_us);
     if (b->what & BENCH_PASSES && !r->interleaved)

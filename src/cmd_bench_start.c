@@ -39,21 +39,16 @@ static double since_ms(uint64_t begin)
 
 /* --- start ------------------------------------------------------------------------------------------------------ */
 
-/* Runs this program in a new process, which opens the model, computes the logits of one token, writes them, and
- * exits. */
-static enum pp_code run_program(struct bench *b, const char *output, double *ms, struct pp_error *err)
+/* Runs this program anew, with its output left out but for errors, and waits for its end. */
+static enum pp_code time_program(struct bench *b, const char *const *argv, double *ms, struct pp_error *err)
 {
-    char threads[32];
-    snprintf(threads, sizeof threads, "%d", b->o->threads);
-    const char *argv[] = {"pippin", "logits", "-m", b->path, "--ids", "1", "-o", output, "-t", threads,
-                          "--kv-type", pp_kv_type_name((enum pp_kv_type)b->kv_types[0]),
-                          b->o->kernels ? "--kernels" : NULL, b->o->kernels, NULL};
     posix_spawn_file_actions_t actions;
     pid_t child;
     int status = 0;
     if (posix_spawn_file_actions_init(&actions) != 0)
         return pp_fail_nomem(err, "a process");
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     uint64_t begin = pp_now_ns();
     int problem = posix_spawn(&child, "/proc/self/exe", &actions, NULL, (char **)(uintptr_t)argv, environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -66,7 +61,29 @@ static enum pp_code run_program(struct bench *b, const char *output, double *ms,
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     return WIFEXITED(status) && WEXITSTATUS(status) == 0
                ? PP_OK
-               : pp_fail(err, PP_ERR_IO, "`pippin logits`, started to be timed, ended badly; see what it said");
+               : pp_fail(err, PP_ERR_IO, "`pippin %s`, started to be timed, ended badly; see what it said", argv[1]);
+}
+
+/* The process opens the model, computes the logits of one token, and writes them. Repacked weights of a random model,
+ * which will be deleted, are not kept. */
+static enum pp_code time_one_token(struct bench *b, const char *output, double *ms, struct pp_error *err)
+{
+    const bool off = b->temporary || b->o->layout_cache == PP_LAYOUTS_OFF;
+    char threads[32], cache[32];
+    snprintf(threads, sizeof threads, "%d", b->o->threads);
+    snprintf(cache, sizeof cache, off ? "off" : "%llu", (unsigned long long)b->o->layout_cache);
+    const char *argv[20] = {"pippin", "logits", "-m", b->path, "--ids", "1", "-o", output, "-t", threads, "--kv-type",
+                            pp_kv_type_name((enum pp_kv_type)b->kv_types[0])};
+    int n = 12;
+    if (b->o->kernels) {
+        argv[n++] = "--kernels";
+        argv[n++] = b->o->kernels;
+    }
+    if (off || b->o->layout_cache) {
+        argv[n++] = "--layout-cache";
+        argv[n++] = cache;
+    }
+    return time_program(b, argv, ms, err);
 }
 
 /* Opens model and engine in this process, and computes the first token of a prompt. */
@@ -120,18 +137,22 @@ enum pp_code bench_start(struct bench *b, struct pp_error *err)
 {
     char name[96], output[1024];
     snprintf(name, sizeof name, "first token of a prompt of %lld, from request", (long long)b->n_prompt);
+    static const char *const version[] = {"pippin", "--version", NULL};
+    size_t alone = add_result(b, "exec", "no model, from exec to exit", "ms", false);
     size_t exec = add_result(b, "start", "one token, from exec to exit", "ms", false);
     size_t open = add_result(b, "open", "model and engine, from opening", "ms", false);
     size_t first = add_result(b, "first_token", name, "ms", false);
-    if (exec == SIZE_MAX || open == SIZE_MAX || first == SIZE_MAX)
+    if (alone == SIZE_MAX || exec == SIZE_MAX || open == SIZE_MAX || first == SIZE_MAX)
         return pp_fail_nomem(err, "the results");
     bench_temporary(output, sizeof output, ".safetensors");
     enum pp_code code = PP_OK;
     for (int round = -1; round < b->repetitions && !code; round++) {
-        double exec_ms = 0, open_ms = 0, first_ms = 0;
+        double alone_ms = 0, exec_ms = 0, open_ms = 0, first_ms = 0;
         bench_show(b, "measuring the start", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
-        if ((code = run_program(b, output, &exec_ms, err)) || (code = run_request(b, &open_ms, &first_ms, err)))
+        if ((code = time_program(b, version, &alone_ms, err)) || (code = time_one_token(b, output, &exec_ms, err)) ||
+            (code = run_request(b, &open_ms, &first_ms, err)))
             break;
+        add_sample(b, alone, round, alone_ms);
         add_sample(b, exec, round, exec_ms);
         add_sample(b, open, round, open_ms);
         add_sample(b, first, round, first_ms);

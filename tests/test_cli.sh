@@ -569,10 +569,18 @@ if command -v script >/dev/null; then
     script -qec "$pippin bench -p 16 -n 4 -r 1" /dev/null </dev/null >"$tmp/out" 2>&1
     expect_match "to that at once" "$tmp/out" 'a prompt of 16 tokens +0 %' 'prefill 16 @ 0'
 fi
+run bench threads -t 1,511,512 --shape stories-15m --type q8_0 --layers 1 --vocab 300 -p 4 -n 2 -r 1
+most=$(sed -n 's/^(no more than \([0-9]*\) threads*: .*/\1/p' "$tmp/out")
+holds "bench counts no threads that there are not" [ "${most:-0}" -ge 1 ]
+holds "and measures all of those as one" \
+    [ "$(grep '^decode 2 @ 4' "$tmp/out" | grep -vc 'all 6 layers')" = $((most > 1 ? 2 : 1)) ]
+holds "by its name" [ "$(grep -c '51[12] thread' "$tmp/out")" = 0 ]
 run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8,f16 -p 8 -n 2 -r 1 --json
-expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8"' \
-    '"name": "decode 2 @ 64, 2 threads, KV f16"' '"name": "rows 3 own @ 64, 2 threads, KV f16"' '"ratio": [0-9]' \
+expect_match "bench by depths, rows, KV types" "$tmp/out" '"name": "prefill 8 @ 0,[^"]* KV q8"' \
+    '"name": "decode 2 @ 64,[^"]* KV f16"' '"name": "rows 3 own @ 64,[^"]* KV f16"' '"ratio": [0-9]' \
     '"kernel_times": ' '"stage": "gate.up"' '"gmacs": [0-9]' '"rss_bytes": [1-9]' '"mapped_bytes": [1-9]'
+[ "${most:-0}" -lt 2 ] ||
+    expect_match "and threads" "$tmp/out" '"prefill 8 @ 0, 1 thread, KV q8"' '"decode 2 @ 64, 2 threads, KV f16"'
 run bench draft --shape stories-15m --layers 1 --vocab 300 -n 8 -r 1 --json
 expect_match "bench of guesses" "$tmp/out" '"name": "no guesses"' '"name": "script right with 0.80, always 4"' \
     '"accepted": 0\.[0-9]' '"formula_tps": [1-9]'
@@ -583,7 +591,7 @@ expect_match "bench of adapters" "$tmp/out" '^decode 3, 0 adapters ' '^prefill 8
 run bench lora -p 8 -n 2 -r 1
 expect_match "the one pass of two tokens is measured" "$tmp/out" '^decode 2, 0 adapters *[0-9]{1,5}\.[0-9]+ tokens/s'
 run bench kernels rows -p 8 -n 2 -r 1
-expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
+expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^.same: rows of one' '^  gate.up ' '^memory is read at '
 run bench speed; expect "bench of an unknown word" 2
 expect_match "is told those that there are" "$tmp/err" 'measure "speed"; it knows quick, depth, .*, trace, sessions and all$'
 run bench --depth 1,x; expect "bench with a depth that is none" 2
@@ -605,9 +613,12 @@ expect_match "bench of a shape" "$tmp/out" '"n_layers": 2' '"full_layers": 6' '"
 holds "which leaves no file" [ -z "$(ls "$tmp"/pippin-bench-* 2>/dev/null)" ]
 expect_match "scaled to all its layers" "$tmp/out" '"scaled_decode_tps": [1-9]' 'decode 2 @ 8, all 6 layers'
 run bench start tokenizer trace --adapters 3 --requests 5 -p 8 -n 2 -r 1 --json
-expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_token"' '"what": "start"' \
+expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_token"' '"what": "start"' '"what": "exec"' \
     '"name": "tokenize the built-in text"' '"unit": "MB/s"' '"what": "trace_latency"' '"name": "trace: adapters swapped"'
 holds "which is JSON" python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out"
+XDG_CACHE_HOME="$tmp/fresh" run bench start --shape stories-15m --type q8_0 --layers 1 --vocab 300 -p 8 -r 2
+expect_match "bench of a random model's start" "$tmp/out" '^no model, from exec to exit ' '^one token, from exec to exit '
+holds "which keeps nothing of that model" [ -z "$(find "$tmp/fresh" -name '*.layout' -o -name '*.part' 2>/dev/null)" ]
 # --- vectors ------------------------------------------------------------------------------------------------------
 
 printf '%sHello there\r\nA table for two, please.\nHello there\n' "$mark" >"$tmp/lines"
@@ -723,7 +734,8 @@ holds "whose words are whole and safe to show" python3 -c 'import sys, unicodeda
 sys.exit(any(unicodedata.category(c) == "Cc" for c in open(sys.argv[1], encoding="utf-8").read() if c != "\n"))' "$tmp/out"
 run bench micro --rows 1,3 --depth 64,600 -r 1
 expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
-    '^attention llama-3.1-8b KV q8, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8, 8 rows @ 600 '
+    '^attention llama-3.1-8b KV q8, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8, 8 rows @ 600 ' \
+    '^products: one thread reads memory at [0-9.]* GB/s .read test.'
 run bench micro --kernels scalar --type q4_0 --shape stories-15m --rows 1 --depth 64 -r 1 --json
 expect_match "also one of them" "$tmp/out" '"name": "matmul q4_0 scalar, 1 row"' '"name": "attention stories-15m'
 run bench micro --type q4_k_m; expect "bench of products of a mixture" 2
@@ -748,6 +760,22 @@ run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "less time is faster
 run bench --compare "$tmp/new.json" "$tmp/old.json"; expect "and more is slower" 1
 run bench --compare "$tmp/old.json"; expect "bench --compare of one file" 2
 run bench --compare "$tmp/old.json" "$tmp/absent.json"; expect "of an absent file" 1
+about() { # MODEL THREADS FIGURE...: the same with what was measured
+    printf '{"model": "%s", "n_threads": %s, "kv_type": "q8", ' "$1" "$2"
+    shift 2
+    figure "$@" | cut -c2-
+}
+about Ann 2 a less 100 1 >"$tmp/old.json"
+about 'Bob\u001b[31m' 4 a less 100 1 >"$tmp/new.json"
+run bench --compare "$tmp/old.json" "$tmp/old.json"
+expect_match "runs of one model differ in nothing" "$tmp/out" '^1 compared: 0 slower, 0 faster$'
+holds "and nothing is said of it" [ "$(grep -c differ "$tmp/out")" = 0 ]
+run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "runs of different models" 0
+expect_match "are told apart" "$tmp/out" '^the runs differ in model: "Ann", now "Bob.*"; n_threads: 2, now 4$'
+holds "without orders to the terminal" [ "$(grep -c "$(printf '\033')" "$tmp/out")" = 0 ]
+run bench --compare "$tmp/old.json" "$tmp/new.json" --json
+expect_match "also in JSON" "$tmp/out" '"differing": \["model", "n_threads"\]'
+figure a less 100 1 >"$tmp/old.json"
 figure b less 80 1 >"$tmp/new.json"
 run bench --compare "$tmp/old.json" "$tmp/new.json"; expect "of runs with nothing in common" 2
 for bad in '' '{' '[]' '{"results": []}' '{"results": 1}' '{"results": [1]}' '{"results": [{"name": "a"}]}' \
