@@ -37,7 +37,7 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c tests/adapter_folder.c tests/cca_formulas.c tests/changed_folder.c \
+SRC_TEST   := tests/runner.c tests/support.c tests/adapter_folder.c tests/adapter_run.c tests/cca_formulas.c tests/changed_folder.c \
               tests/compressed_model.c tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
               tests/decoder_scans.c tests/encoder_model.c tests/expert_checks.c tests/expert_formulas.c \
               tests/expert_model.c tests/fill_store.c tests/gemma_model.c tests/gguf_file.c tests/gradients.c \

@@ -164,6 +164,9 @@ static enum pp_code check_tokens(const struct pp_adapter_file *f, struct pp_adap
 {
     if (t->weight.data || (!t->embedding && strcmp(t->name, "output.weight") != 0))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s replaces tokens of %s, which is not supported", f->path, t->name);
+    if (t->magnitude.data)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces tokens of %s and is a DoRA of it, which is not "
+                       "supported", f->path, t->name);
     return agree(f, t, t->embedding ? "outputs" : "inputs", t->embedding ? &t->n_out : &t->n_in, t->tokens.ne[0], err);
 }
 
@@ -172,9 +175,9 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
 {
     enum pp_code code = read_low_rank(f, t, err);
     t->embedding = strcmp(t->name, "token_embd.weight") == 0;
-    if (!code && t->embedding && (t->magnitude.data || t->b_bias.data || t->bias.data || t->ia3.data))
+    if (!code && t->embedding && (t->b_bias.data || t->bias.data || t->ia3.data))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s changes the token embeddings other than by LoRA or by replacing them, which is not "
+                       "%s changes the token embeddings other than by LoRA, by DoRA or by replacing them, which is not "
                        "supported", f->path);
     if (!code && t->bias.data && pp_name_ending(t->name, "norm.weight") &&
         (t->rank || t->magnitude.data || t->b_bias.data || t->ia3.data))
@@ -182,7 +185,9 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
                                                 "way, which is not supported", f->path, t->name);
     const struct pp_tensor *vectors[] = {&t->magnitude, &t->b_bias, &t->bias};
     for (int i = 0; i < 3 && !code; i++)
-        if (vectors[i]->data)
+        if (vectors[i]->data && t->embedding && t->tied)
+            code = agree(f, t, "tokens", &t->n_in, vectors[i]->ne[0], err);
+        else if (vectors[i]->data)
             code = agree(f, t, "outputs", &t->n_out, vectors[i]->ne[0], err);
     if (!code && t->weight.data)
         code = check_weight(f, t, err);

@@ -40,13 +40,15 @@ struct pp_adapter_target {
     struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
     struct pp_adapter_columns a_columns, b_columns;
     bool a_transposed, b_transposed; /* stored transposed: [n_in, r], [r, n_out] */
-    struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
+    struct pp_tensor b_bias, magnitude, bias; /* [n_out]; magnitudes of tied embeddings: [n_in] */
     struct pp_tensor weight; /* of W's shape, or a norm's vector */
     struct pp_tensor tokens; /* [n_tokens, n]: rows that replace those of W, the embeddings or the output matrix */
     const int32_t *token_ids; /* [n_tokens], all different */
     struct pp_tensor ia3;  /* [n_out, 1], or with ia3_input [1, n_in] */
     bool ia3_input;
     bool embedding;        /* W is the embedding table, and A x the column of A for a token; n_in counts tokens */
+    bool tied;             /* an embedding as in MLX: magnitudes belong to tokens instead of values; and the output, if
+                              it is the same matrix, is changed alike */
     int64_t rank;          /* 0: there are no A and B */
     int64_t n_in, n_out;   /* 0: no part tells; for a norm n_out is its length */
     float scale;           /* alpha / r, or with rsLoRA alpha / sqrt(r); includes patterns per module */
@@ -87,6 +89,8 @@ bool pp_adapter_is_of_experts(const char *name);
 bool pp_adapter_file_of_experts(const struct pp_adapter_file *f);
 /* Whether the form in which folders store the matrix lets us use the target's parts. */
 bool pp_adapter_form_fits(const struct pp_adapter_target *t);
+/* A tied adapter of the embeddings as one of the output: A and B change places. `out` borrows t's tensors. */
+void pp_adapter_as_output(const struct pp_adapter_target *t, struct pp_adapter_target *out);
 /* Whether the target is several matrices, or q, k and v in one with rows grouped by heads. */
 bool pp_adapter_is_by_rows(const struct pp_adapter_target *t);
 /* How many of a target's outputs belong to that one of its matrices in such a model; 0: the target has another

@@ -646,6 +646,7 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
         f->targets[before].form = to->form;
         f->targets[before].a_transposed = f->targets[before].b_transposed = m->endings == mlx_endings;
         if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
+        f->targets[before].tied = m->endings == mlx_endings;
             return pp_fail_nomem(err, "the list of an adapter's matrices");
         pp_buf_add(modules, p->module, p->len);
         pp_buf_char(modules, 0);

@@ -23,6 +23,19 @@ static bool is_of_three(enum pp_hf_form form)
     return form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP || form == PP_HF_QKV_IN_PIECES;
 }
 
+void pp_adapter_as_output(const struct pp_adapter_target *t, struct pp_adapter_target *out)
+{
+    *out = *t;
+    out->name = "output.weight";
+    out->a = t->b;
+    out->b = t->a;
+    out->a_transposed = !t->b_transposed;
+    out->b_transposed = !t->a_transposed;
+    out->n_in = t->n_out;
+    out->n_out = t->n_in;
+    out->embedding = out->tied = false;
+}
+
 bool pp_adapter_is_by_rows(const struct pp_adapter_target *t)
 {
     return t->second || is_of_three(t->form) || t->form == PP_HF_QKV_FUSED_BY_GROUP;

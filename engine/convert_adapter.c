@@ -17,6 +17,7 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf_form.h"
+#include "engine/lora.h"
 #include "engine/quant.h"
 #include "engine/source.h"
 #include "engine/state_order.h"
@@ -347,6 +348,7 @@ struct to_gguf {
     struct pp_expert_groups experts;
     struct pp_join *joins;      /* [n_joins]: matrices of which targets change parts */
     size_t n_joins;
+    struct pp_adapter_target output; /* what an adapter of the embeddings does to the output */
 };
 
 static void add_item(struct to_gguf *g, const char *name, const char *end, const struct pp_tensor *from,
@@ -542,11 +544,25 @@ static enum pp_code list_join(struct to_gguf *g, const struct pp_join *j, struct
     return PP_OK;
 }
 
+/* Whether the table of embeddings is also the model's output matrix. */
+static bool is_output(const struct pp_source *base)
+{
+    const struct pp_tensor *table = pp_source_tensor(base, "token_embd.weight"),
+                           *output = pp_source_tensor(base, "output.weight");
+    return table && (!output || pp_lora_is_tied(table, output));
+}
+
 static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
-    for (size_t i = 0; i < pp_adapter_file_n(g->file) && !code; i++)
-        code = list_target(g, pp_adapter_file_at(g->file, i), err);
+    for (size_t i = 0; i < pp_adapter_file_n(g->file) && !code; i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(g->file, i);
+        code = list_target(g, t, err);
+        if (!code && t->embedding && t->tied && t->rank && is_output(g->base)) {
+            pp_adapter_as_output(t, &g->output);
+            code = list_target(g, &g->output, err);
+        }
+    }
     if (!code)
         code = pp_expert_groups_make(g->file, g->base, true, &g->experts, err);
     for (size_t i = 0; i < g->experts.n && !code; i++)

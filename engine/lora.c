@@ -128,7 +128,7 @@ static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
     a->info.alpha = pp_adapter_file_alpha(f);
     a->info.kind = pp_adapter_file_kind(f);
     pp_lora_note_places(a);
-    a->info.idle = !a->acts && (!a->embedding.rank || pp_adapter_file_idle(f));
+    a->info.idle = !a->acts && (!a->embedding.rank || a->embedding.dora || pp_adapter_file_idle(f));
     a->info.path = a->path;
     a->info.name = a->name;
     a->info.targets = a->target_names;
@@ -198,6 +198,7 @@ void pp_adapter_free(struct pp_adapter *a)
     pp_lora_free_heads(a);
     pp_free(a->embedding.a);
     pp_free(a->embedding.b_data);
+    pp_free(a->embedding.dora);
     pp_free(a->targets);
     pp_free(a->invocation);
     pp_free(a->path);

@@ -64,7 +64,8 @@ struct pp_replaced_token {
     int row;
 };
 
-/* x += strength * scale * B a[token], x being a token's embedding. */
+/* x += strength * scale * B a[token], x being a token's embedding. A DoRA's gain g multiplies x and what is added, as
+ * in projections. PEFT's DoRA has a gain for each value of x, MLX's one for each token. */
 struct pp_lora_embedding {
     int rank;              /* 0: embeddings are not changed */
     float scale;
@@ -72,6 +73,10 @@ struct pp_lora_embedding {
     struct pp_low_rank b;  /* [n_embd, rank] */
     void *b_data;
     size_t a_bytes, b_bytes;
+    float *dora;           /* [PP_DORA_NUMBERS][n_gains]; NULL: it is no DoRA */
+    int64_t n_gains;       /* n_embd, or with by_token n_vocab */
+    bool by_token;
+    size_t gains;          /* index of its gains in the adapter's array */
     uint32_t table_type;
     void *table;           /* replaces the model's [n_vocab, n_embd], in table_type; or NULL */
     int n_tokens;          /* or replaces the rows of only these tokens: */
@@ -316,8 +321,12 @@ enum pp_code pp_lora_token_halves(const struct pp_adapter *a, const struct pp_ad
                                   const struct pp_tensor *w, struct pp_lora_room *room, struct pp_lora_halves *out,
                                   struct pp_error *err);
 
-/* Loads a LoRA of the embeddings. A and B are held in F32, since a pass reads the rows of few tokens only. */
+/* Loads a LoRA or DoRA of the embeddings. A and B are held in F32, since a pass reads the rows of few tokens only. */
 enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
+/* lora_embedding.c: computes the numbers of PEFT's DoRA of the embeddings, whose A, rank and scale are loaded; b: B
+ * [n_embd, rank]. It reads the whole table. */
+enum pp_code pp_lora_dora_of_table(struct pp_adapter *a, const struct pp_adapter_target *t, const float *b,
+                                   struct pp_error *err);
 /* Adds to the adapter's identity what these kinds change. */
 void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s);
 /* Whether an adapter of the set scales the input of this projection. */

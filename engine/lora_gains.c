@@ -47,6 +47,8 @@ void pp_lora_place_gains(struct pp_adapter *a)
         if (a->heads[i].dora)
             a->n_gains += (size_t)(a->heads[i].n * head_outputs(a, i));
     }
+    a->embedding.gains = a->n_gains;
+    a->n_gains += (size_t)a->embedding.n_gains;
 }
 
 static void fill(const struct pp_adapter *a, float strength, float *values)
@@ -62,6 +64,8 @@ static void fill(const struct pp_adapter *a, float strength, float *values)
         for (int h = 0; l->dora && h < l->n; h++)
             compute_gains(l->dora + h * PP_DORA_NUMBERS * n, strength, n, values + l->gains + (size_t)(h * n));
     }
+    if (a->embedding.dora)
+        compute_gains(a->embedding.dora, strength, a->embedding.n_gains, values + a->embedding.gains);
 }
 
 static struct pp_gains *find(struct pp_gains *all, const struct pp_adapter_use *use)

@@ -413,6 +413,38 @@ enum pp_code pp_lora_load_joined_kinds(struct pp_adapter *a, int linear, const s
 
 /* --- embeddings ---------------------------------------------------------------------------------------------- */
 
+/* The numbers of MLX's DoRA of the embeddings: those of a DoRA of the table as a matrix whose outputs are tokens, with
+ * B transposed as its A, and A as its B. */
+static enum pp_code load_token_dora(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    struct pp_lora_embedding *e = &a->embedding;
+    struct pp_lora_target to = {.rank = e->rank, .scale = t->scale};
+    const struct pp_linear table = {.w = pp_lora_table(&a->model->plan)};
+    const struct loading l = {.a = a, .t = t, .to = &to, .linear = &table, .n_in = t->n_out, .n_out = t->n_in,
+                              .err = err};
+    float *b = NULL;
+    enum pp_code code = pp_lora_floats(a, &t->b, !t->b_transposed, &b, err);
+    if (!code)
+        code = load_dora(&l, b, e->a);
+    pp_free(b);
+    e->by_token = true;
+    e->n_gains = t->n_in;
+    e->dora = to.dora;
+    return code;
+}
+
+static enum pp_code load_embedding_dora(struct pp_adapter *a, const struct pp_adapter_target *t, const float *b,
+                                        struct pp_error *err)
+{
+    const struct pp_lora_embedding *e = &a->embedding;
+    const enum pp_code code = t->tied ? load_token_dora(a, t, err) : pp_lora_dora_of_table(a, t, b, err);
+    if (!code && !(pp_lora_dora_idle(e->dora, e->n_gains) &&
+                   (e->scale == 0.0f || all_near_zero(e->a, t->n_in * t->rank, 0) ||
+                    all_near_zero(b, t->n_out * t->rank, 0))))
+        a->acts = true;
+    return code;
+}
+
 enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_model_info *info = &a->model->info;
@@ -439,12 +471,14 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     if (!code)
         code = pp_lora_lay_out_b(up, t->n_out, &e->b, e->b_data, 1.0f, &room, err);
     pp_lora_room_free(&room);
-    pp_free(up);
     e->a_bytes = (size_t)t->n_in * (size_t)t->rank * sizeof *e->a;
     e->rank = (int)t->rank;
     e->scale = t->scale;
     if (t->form == PP_HF_SCALED)
         e->scale *= pp_hf_row_scale(pp_source_hparams(a->model->source), t->name, 0);
+    if (!code && t->magnitude.data)
+        code = load_embedding_dora(a, t, up, err);
+    pp_free(up);
     return code;
 }
 
@@ -479,4 +513,5 @@ void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s)
     struct pp_hash128 sum = pp_hash128(e->b_data, e->b_bytes);
     pp_sha256_update(s, &e->scale, sizeof e->scale);
     pp_sha256_update(s, &sum, sizeof sum);
+    hash_floats(s, "embedding dora", e->by_token, e->dora, PP_DORA_NUMBERS * e->n_gains);
 }

@@ -591,6 +591,15 @@ static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_t
     return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }
 
+/* Whether an adapter of the embeddings changes the output, too, because that is the same matrix. */
+static bool changes_output(const struct loading *l, const struct pp_adapter_target *t)
+{
+    const struct pp_plan *plan = &l->a->model->plan;
+    const int output = linear_by_name(plan, "output.weight");
+    return t->tied && t->rank && output >= 0 && !pp_adapter_file_find(l->file, "output.weight") &&
+           pp_lora_is_tied(pp_lora_table(plan), plan->linears[output].w);
+}
+
 /* Loads a norm or the table of embeddings; adds jobs for matrices. */
 static enum pp_code list_target(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
@@ -601,8 +610,13 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         return code;
     if (t->weight.n_dims == 1 || ((t->weight.data || t->bias.data) && pp_ends_with(t->name, "norm.weight")))
         return pp_lora_load_norm(a, t, err);
-    if (t->embedding)
-        return load_embeddings(l, t, err);
+    if (t->embedding) {
+        code = load_embeddings(l, t, err);
+        if (code || !changes_output(l, t))
+            return code;
+        pp_adapter_as_output(t, &l->split[l->n_split]);
+        t = &l->split[l->n_split++];
+    }
     if (t->tokens.data)
         return list_output_tokens(l, t, err);
     struct job heads = {.target = t, .of_heads = true};

@@ -161,6 +161,8 @@ static void text_target(struct pp_buf *b, const struct pp_adapter_file *f, const
                    pp_type_info(t->weight.type)->name);
     if (t->magnitude.data)
         pp_buf_str(b, " magnitudes");
+    if (t->embedding && t->tied)
+        pp_buf_str(b, ", also for the output if it is the same matrix");
     if (t->bias.data || t->b_bias.data)
         pp_buf_str(b, " biases");
     if (t->tokens.data)

@@ -255,17 +255,28 @@ static void merge_row(const struct folder *f, const struct folder_module *m, int
         w[i] = (float)((double)w[i] * (sqrt(norm) + strength * ((double)magnitude[from] - sqrt(norm))) / sqrt(sum));
 }
 
-static void merge_embedding(const struct folder *f, const struct merged *m, int rank, double scale)
+static void merge_embedding(const struct folder *f, const struct merged *m, int rank, double scale, double strength)
 {
     const float *a = folder_get(f, "base_model.model.model.embed_tokens.lora_embedding_A");
     const float *b = folder_get(f, "base_model.model.model.embed_tokens.lora_embedding_B");
+    const float *magnitude = folder_get(f, "base_model.model.model.embed_tokens.lora_magnitude_vector");
     const struct pp_tensor *t = merged_tensor(m, "token_embd.weight");
     float *w = a ? merged_values(m, t) : NULL;
-    for (int64_t i = 0; a && i < t->ne[0] * t->ne[1]; i++) {
-        double low = 0;
-        for (int k = 0; k < rank; k++)
-            low += (double)b[i % t->ne[0] * rank + k] * (double)a[k * t->ne[1] + i / t->ne[0]];
-        w[i] = (float)((double)w[i] + scale * low);
+    for (int64_t c = 0; a && c < t->ne[0]; c++) { /* a column of the table: a value of all tokens */
+        double norm = 0, sum = 0;
+        for (int64_t r = 0; r < t->ne[1]; r++) {
+            double x = (double)w[r * t->ne[0] + c], low = 0;
+            for (int k = 0; k < rank; k++)
+                low += (double)b[c * rank + k] * (double)a[k * t->ne[1] + r];
+            norm += x * x;
+            x += strength * scale * low;
+            sum += x * x;
+            w[r * t->ne[0] + c] = (float)x;
+        }
+        for (int64_t r = 0; magnitude && r < t->ne[1]; r++)
+            w[r * t->ne[0] + c] =
+                (float)((double)w[r * t->ne[0] + c] *
+                        (sqrt(norm) + strength * ((double)magnitude[c] - sqrt(norm))) / sqrt(sum));
     }
 }
 
@@ -322,7 +333,50 @@ const char *folder_merge(const struct folder *f, const char *model, int rank, do
     merge_weight(f, "model.norm", &m, "output_norm.weight", false, strength);
     merge_weight(f, "model.layers.0.input_layernorm", &m, "blk.0.attn_norm.weight", false, strength);
     merge_weight(f, "model.layers.1.post_attention_layernorm", &m, "blk.1.ffn_norm.weight", false, strength);
-    merge_embedding(f, &m, rank, scale * strength);
+    merge_embedding(f, &m, rank, scale, strength);
+    return merged_end(&m);
+}
+
+const char *folder_tied_model(const char *model)
+{
+    struct merged m = merged_begin(model);
+    const struct pp_tensor *table = merged_tensor(&m, "token_embd.weight"), *t = merged_tensor(&m, "output.weight");
+    memcpy(merged_values(&m, t), table->data, t->size);
+    return merged_end(&m);
+}
+
+const char *folder_merge_mlx(const struct folder *f, const char *model, int rank, double scale, double strength)
+{
+    struct merged m = merged_begin(model);
+    const float *a = folder_get(f, "model.embed_tokens.lora_a"), *b = folder_get(f, "model.embed_tokens.lora_b");
+    const float *magnitude = folder_get(f, "model.embed_tokens.m");
+    const struct pp_tensor *t = merged_tensor(&m, "token_embd.weight"), *output = merged_tensor(&m, "output.weight");
+    const bool tied = memcmp(t->data, output->data, t->size) == 0;
+    const int64_t n = t->ne[0];
+    float *w = pp_malloc(t->size);
+    memcpy(w, t->data, t->size);
+    for (int64_t r = 0; r < t->ne[1]; r++) { /* a token */
+        double norm = 0, sum = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double x = (double)w[r * n + i], low = 0;
+            for (int k = 0; k < rank; k++)
+                low += (double)a[r * rank + k] * (double)b[k * n + i];
+            norm += x * x;
+            x += strength * scale * low;
+            sum += x * x;
+            w[r * n + i] = (float)x;
+        }
+        for (int64_t i = 0; magnitude && i < n; i++)
+            w[r * n + i] = (float)((double)w[r * n + i] *
+                                   (sqrt(norm) + strength * ((double)magnitude[r] - sqrt(norm))) / sqrt(sum));
+    }
+    float *to[2] = {merged_values(&m, t), NULL};
+    if (tied) /* the copy's second matrix of these values */
+        to[1] = (float *)(void *)(m.bytes + ((const uint8_t *)output->data - (const uint8_t *)t->data) +
+                                  ((uint8_t *)to[0] - m.bytes));
+    for (int i = 0; i < 1 + tied; i++)
+        memcpy(to[i], w, t->size);
+    pp_free(w);
     return merged_end(&m);
 }
 
@@ -358,6 +412,13 @@ void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, i
     folder_sizes(s, module, &n_in, &n_out);
     folder_add_named(f, module, ".lora_A.weight", rank, n_in, 0, 0.1f);
     folder_add_named(f, module, ".lora_B.weight", n_out, rank, 0, 0.1f);
+}
+
+void folder_add_embedding_dora(struct folder *f, const struct tiny_shape *s)
+{
+    folder_add(f, "base_model.model.model.embed_tokens.lora_embedding_A", 4, s->n_vocab, 0, 0.2f);
+    folder_add(f, "base_model.model.model.embed_tokens.lora_embedding_B", s->n_embd, 4, 0, 0.2f);
+    folder_add(f, "base_model.model.model.embed_tokens.lora_magnitude_vector", s->n_embd, 0, 10, 4);
 }
 
 void folder_copy_config(const char *from, const char *to)

@@ -52,6 +52,8 @@ void folder_sizes(const struct tiny_shape *s, int module, int64_t *n_in, int64_t
 void folder_add_named(struct folder *f, int module, const char *end, int64_t rows, int64_t cols, float middle,
                       float spread);
 void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, int rank);
+/* Adds A, B (of rank 4) and magnitudes of a DoRA of the embeddings. */
+void folder_add_embedding_dora(struct folder *f, const struct tiny_shape *s);
 
 /* A model's GGUF file in memory, whose tensors can be changed there. */
 struct merged {
@@ -64,6 +66,12 @@ const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
 /* Writes the model with the adapter merged in at this strength; scale: the factor of B A. Returns the path, made by
  * fresh_path(). */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
+
+/* A copy of a model whose output matrix has the values of its table of embeddings. */
+const char *folder_tied_model(const char *model);
+/* The same as folder_merge for an MLX folder that has only the embeddings; where the output is the same matrix, that is
+ * changed alike. */
+const char *folder_merge_mlx(const struct folder *f, const char *model, int rank, double scale, double strength);
 
 /* Copies a model's config.json. */
 void folder_copy_config(const char *from, const char *to);

@@ -41,6 +41,11 @@ b='{"dtype":"F32","shape":[512,2],"data_offsets":[4096,8192]}'
 folder zeros "$lora" "{\"${q}A.weight\":$a,\"${q}B.weight\":$b}" 8192
 say lora info "$tmp/a/zeros"
 expect "one that was never trained" 0 'no effect: its matrices or its alpha are all zero' -
+e=base_model.model.model.embed_tokens.lora_
+folder table '{"peft_type":"LORA","r":2,"lora_alpha":4,"use_dora":true}' "{\"${e}embedding_A\":$a,\"${e}embedding_B\":$b,\
+\"${e}magnitude_vector\":{\"dtype\":\"F32\",\"shape\":[512],\"data_offsets\":[8192,10240]}}" 10240
+say lora info "$tmp/a/table"
+expect "a DoRA of the embeddings" 0 'token_embd.weight +512 -> 512 +rank 2 +F32 +scale 2 magnitudes$' -
 folder half "$lora" "{\"${q}A.weight\":$a}" 4096
 say lora info "$tmp/a/half"
 expect "a half" 1 '' 'only one of the matrices .*; download the adapter again'

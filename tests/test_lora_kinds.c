@@ -12,82 +12,12 @@
 #include "engine/model.h"
 #include "engine/pool.h"
 #include "tests/adapter_folder.h"
-#include "tests/passes.h"
+#include "tests/adapter_run.h"
 #include "tests/support.h"
 
-enum { TOKENS = 7 };
-
-/* --- running -------------------------------------------------------------------------------------------------- */
-
-struct run {
-    struct pp_model *model;
-    struct pp_engine *engine;
-};
-
-static struct run open_run(const char *path, int n_threads)
-{
-    struct run r;
-    struct pp_error err;
-    const struct pp_engine_options opt = {.n_threads = n_threads, .kv_type = PP_KV_F32};
-    assert_ok(pp_model_open(path, &r.model, &err), err);
-    assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
-    return r;
-}
-
-static void close_run(struct run *r)
-{
-    pp_engine_free(r->engine);
-    pp_model_close(r->model);
-}
-
-/* Logits of all tokens, [TOKENS, n_vocab]; pp_free. */
-static float *logits_of(const struct run *r, const struct pp_adapter_use *use, int n)
-{
-    struct pp_error err;
-    struct pp_seq *s;
-    int32_t tokens[TOKENS];
-    float *out = pp_malloc((size_t)(TOKENS * pp_model_info(r->model)->n_vocab) * sizeof *out);
-    assert_non_null(out);
-    assert_ok(pp_seq_new(r->engine, &s, &err), err);
-    assert_ok(pp_seq_set_adapters(s, use, n, &err), err);
-    for (int i = 0; i < TOKENS; i++)
-        tokens[i] = 3 + 7 * i;
-    run_in_passes(r->engine, s, tokens, TOKENS, TOKENS, out);
-    pp_seq_free(s);
-    return out;
-}
-
-static double farthest(const float *a, const float *b, int64_t n)
-{
-    double most = 0;
-    for (int64_t i = 0; i < n; i++)
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
-    return most;
-}
-
-/* The adapter in a folder gives the logits of the model with the adapter merged in. */
 static void gives_merged(const struct folder *f, const char *path, const char *model, int rank, double scale)
 {
-    static const float strengths[] = {1.0f, 0.6f, -0.5f};
-    struct run base = open_run(model, 2);
-    struct pp_error err;
-    struct pp_adapter *a;
-    const int64_t n = TOKENS * pp_model_info(base.model)->n_vocab;
-    float *alone = logits_of(&base, NULL, 0);
-    assert_ok(pp_adapter_load_exact(base.model, path, &a, &err), err);
-    for (int i = 0; i < 3; i++) {
-        struct run merged = open_run(folder_merge(f, model, rank, scale, (double)strengths[i]), 2);
-        float *x = logits_of(&base, &(struct pp_adapter_use){a, strengths[i]}, 1);
-        float *y = logits_of(&merged, NULL, 0);
-        assert_true(farthest(alone, y, n) > 0.01);
-        assert_near(farthest(x, y, n), 0, 1e-4);
-        pp_free(x);
-        pp_free(y);
-        close_run(&merged);
-    }
-    pp_free(alone);
-    pp_adapter_free(a);
-    close_run(&base);
+    run_gives_merged(folder_merge, f, path, model, rank, scale);
 }
 
 /* --- the tests ------------------------------------------------------------------------------------------------ */
@@ -215,6 +145,12 @@ static void assert_gains(const struct pp_seq *s)
             assert_true(gain[i] == (1.0f + strength * dora[i]) / sqrtf(norm > 1e-12f ? norm : 1e-12f));
         }
     }
+    const struct pp_lora_embedding *e = &a->embedding;
+    for (int64_t i = 0; i < e->n_gains; i++) {
+        const float norm = 1.0f + strength * (e->dora[e->n_gains + i] + strength * e->dora[2 * e->n_gains + i]);
+        assert_true(s->adapters.gains[0][e->gains + (size_t)i] ==
+                    (1.0f + strength * e->dora[i]) / sqrtf(norm > 1e-12f ? norm : 1e-12f));
+    }
 }
 
 /* DoRA's factors are computed when the adapter is switched on, once for all sequences that have it on at one strength,
@@ -230,9 +166,11 @@ static void dora_gains(void **state)
     struct pp_row row = {.parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
     (void)state;
     make_dora(&f, &s);
+    folder_add_embedding_dora(&f, &s);
     const char *path = folder_write_peft(&f, dora_config);
     assert_ok(pp_adapter_load(r.model, path, &a, &err), err);
     assert_ok(pp_adapter_load(r.model, path, &same, &err), err);
+    assert_int_equal(a->embedding.n_gains, s.n_embd);
     folder_empty(&f);
     folder_add_lora(&f, &s, 2, 4);
     assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4}"), &lora, &err), err);
@@ -688,6 +626,7 @@ static void mixed_batch(uint32_t type)
     folder_add_lora(&folders[0], &s, 6, 16);
     make_ia3(&folders[1], &s);
     make_dora(&folders[2], &s);
+    folder_add_embedding_dora(&folders[2], &s);
     make_replaced(&folders[3], &s);
     const char *configs[] = {"{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":16}", ia3_config, dora_config,
                              replaced_config};
@@ -789,6 +728,7 @@ static void on_all_kernels(uint32_t type)
     make_ia3(&folders[1], &s);
     folder_add_named(&folders[1], 5, ".ia3_l", 1, s.n_embd, 1, 0.5f);
     make_dora(&folders[2], &s);
+    folder_add_embedding_dora(&folders[2], &s);
     make_replaced(&folders[3], &s);
     for (int i = 0; i < FILES; i++)
         assert_ok(pp_adapter_load(m, folder_write_peft(&folders[i], configs[i]), &a[i], &err), err);
@@ -1124,6 +1064,7 @@ static void out_of_memory(void **state)
         loads_without_memory(&s, &f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8}");
         folder_empty(&f);
         make_dora(&f, &s);
+        folder_add_embedding_dora(&f, &s);
         loads_without_memory(&s, &f, dora_config);
         folder_empty(&f);
         make_adalora(&f, &s, 3);

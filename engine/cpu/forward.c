@@ -89,15 +89,60 @@ static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row 
     }
 }
 
+/* The gains of the k-th adapter of a set for a token: of a DoRA by tokens a single one. NULL: it is no DoRA of the
+ * embeddings. */
+static const float *embedding_gains(const struct pp_adapter_set *set, int k, int32_t token)
+{
+    const struct pp_lora_embedding *e = &set->use[k].adapter->embedding;
+    return e->dora ? set->gains[k] + e->gains + (e->by_token ? token : 0) : NULL;
+}
+
+/* Multiplies x, the token's row, by 1 + the sum of g - 1 over the DoRAs. */
+static void scale_embedding(const struct pp_batch_row *row, int64_t n, float *x)
+{
+    const struct pp_adapter_set *set = row->adapters;
+    const float *gains[PP_MAX_ADAPTERS];
+    bool any = false;
+    for (int k = 0; k < set->n; k++)
+        any |= (gains[k] = embedding_gains(set, k, row->token)) != NULL;
+    for (int64_t i = 0; any && i < n; i++) {
+        float all = 1.0f;
+        for (int k = 0; k < set->n; k++)
+            if (gains[k])
+                all += gains[k][set->use[k].adapter->embedding.by_token ? 0 : i] - 1.0f;
+        x[i] *= all;
+    }
+}
+
+/* x += g * scale * B down, for a DoRA with these gains. */
+static void add_embedding_dora(const struct pp_cpu *c, const struct pp_lora_embedding *e, const float *gain,
+                               const float *down, float scale, int64_t n, float *x)
+{
+    enum { PIECE = 256 }; /* values at a time; a multiple of 16 */
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t end = n - at < PIECE ? n : at + PIECE;
+        float sums[PIECE] = {0};
+        const struct pp_low_rank_rows rows = {
+            .n = 1, .y = (float *)((uintptr_t)sums - (size_t)at * sizeof *sums), /* of value 0 */
+            .down = down};
+        c->ops->add_low_rank(&e->b, &rows, scale, at, end);
+        for (int64_t i = at; i < end; i++)
+            x[i] += gain[e->by_token ? 0 : i] * sums[i - at];
+    }
+}
+
 /* Adds the low-rank updates of adapters to the token's row x [n]. */
 static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x)
 {
+    scale_embedding(row, n, x);
     for (int k = 0; k < row->adapters->n; k++) {
         const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
-        if (e->rank)
-            c->ops->add_low_rank(
-                &e->b, &(struct pp_low_rank_rows){.n = 1, .y = x, .down = e->a + (int64_t)row->token * e->rank},
-                e->scale * row->adapters->use[k].scale, 0, n);
+        const float *down = e->a + (int64_t)row->token * e->rank;
+        const float scale = e->scale * row->adapters->use[k].scale;
+        if (e->dora)
+            add_embedding_dora(c, e, embedding_gains(row->adapters, k, row->token), down, scale, n, x);
+        else if (e->rank)
+            c->ops->add_low_rank(&e->b, &(struct pp_low_rank_rows){.n = 1, .y = x, .down = down}, scale, 0, n);
     }
 }
 
