@@ -313,12 +313,13 @@ static bool is_other(const char *path)
 /* The error for a path to the adapter's file inside its folder, which users may give. */
 static enum pp_code check_name(const char *path, struct pp_error *err)
 {
-    static const char *const parts[] = {".safetensors", "adapter_config.json"};
+    static const char *const parts[] = {".safetensors", "adapter_config.json", ".npz"};
     static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (pp_name_ending(path, parts[i]))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is only one file of an adapter; give the folder that contains "
-                                                    "it and %s", path, pp_adapter_config_file);
+                                                    "it%s%s", path, i == 2 ? ", as " : " and ",
+                           i == 2 ? pp_adapter_npz : pp_adapter_config_file);
     for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
         if (pp_name_ending(path, pickles[i]) && !is_other(path))
             return pp_adapter_is_pickle(path, err);
@@ -456,6 +457,7 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
     pp_name_index_free(&f->index);
     pp_gguf_close(f->gguf);
     pp_safetensors_close(f->weights);
+    pp_buf_free(&f->image);
     cJSON_Delete(f->config);
     pp_free(f->path);
     pp_free(f);
@@ -469,7 +471,9 @@ enum pp_code pp_adapter_recognise(const char *path, bool *is_adapter, struct pp_
     if (stat(path, &st) != 0)
         return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) {
-        *is_adapter = pp_file_exists(path, pp_adapter_config_file);
+        *is_adapter = pp_file_exists(path, pp_adapter_config_file) ||
+                      (pp_file_exists(path, pp_adapter_npz) && !pp_file_exists(path, "config.json")); /* MLX wrote that
+                                                                      file where it was started, perhaps at a model */
         return PP_OK;
     }
     const enum pp_code code = pp_gguf_open(path, &g, err);
@@ -589,6 +593,11 @@ enum pp_code pp_adapter_file_check_invocation(const struct pp_adapter_file *f, i
             return pp_fail(err, PP_ERR_MISMATCH, "adapter %s is invoked by token %d, but %s has only %lld", f->path,
                            f->invocation[i], model, (long long)n_vocab);
     return PP_OK;
+}
+
+float pp_adapter_file_assumed_scale(const struct pp_adapter_file *f)
+{
+    return f->assumed_scale;
 }
 
 float pp_adapter_file_alpha(const struct pp_adapter_file *f)

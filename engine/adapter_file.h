@@ -4,7 +4,8 @@
  * (arXiv 2402.09353), IA3 (arXiv 2205.05638), kinds that are LoRAs once multiplied out (adapter_made.c), and replaced
  * norms and tokens' rows (LN_TUNING, TRAINABLE_TOKENS).
  * MLX: adapter_config.json with lora_parameters and adapters.safetensors, as https://github.com/ml-explore/mlx-lm
- * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out].
+ * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out]. Before April 2024, MLX wrote only
+ * adapters.npz, without a configuration.
  * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b; an
  * activated LoRA has adapter.alora.invocation_tokens.
  * Each expert's matrix is a target; adapter_experts.c describes how folders and files store those.
@@ -112,6 +113,8 @@ const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_
 /* Whether it replaces rows (tokens) of the output matrix. */
 bool pp_adapter_file_output_tokens(const struct pp_adapter_file *f);
 float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
+/* The factor of B A, if the folder does not say it and MLX's default is assumed; otherwise 0. */
+float pp_adapter_file_assumed_scale(const struct pp_adapter_file *f);
 size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 /* The target of that GGUF name, or NULL. */
 const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name);

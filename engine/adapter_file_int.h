@@ -3,6 +3,7 @@
 #define PP_ENGINE_ADAPTER_FILE_INT_H
 
 #include "engine/adapter_file.h"
+#include "engine/base/buf.h"
 #include "engine/name_index.h"
 
 struct cJSON;
@@ -11,11 +12,14 @@ struct pp_gguf;
 struct pp_safetensors;
 
 static const char pp_adapter_config_file[] = "adapter_config.json";
+static const char pp_adapter_npz[] = "adapters.npz"; /* MLX's first format */
 
 struct pp_adapter_file {
     char *path;
     struct pp_gguf *gguf;                /* of a GGUF file */
     struct pp_safetensors *weights;      /* of a folder */
+    struct pp_buf image;                 /* the bytes of `weights`, if they were read from an .npz file */
+    float assumed_scale;                 /* if the folder does not say it; else 0 */
     struct cJSON *config;                /* of a folder */
     bool hf_order;                       /* pp_adapter_file_hf_order, for files that are neither */
     const struct pp_arch *arch;

@@ -9,6 +9,7 @@
 #include "engine/base/word.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
+#include "engine/npz.h"
 #include "engine/safetensors.h"
 
 /* --- configuration ------------------------------------------------------------------------------------------- */
@@ -645,8 +646,8 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     if (!code && f->n > before) {
         f->targets[before].form = to->form;
         f->targets[before].a_transposed = f->targets[before].b_transposed = m->endings == mlx_endings;
-        if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
         f->targets[before].tied = m->endings == mlx_endings;
+        if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
             return pp_fail_nomem(err, "the list of an adapter's matrices");
         pp_buf_add(modules, p->module, p->len);
         pp_buf_char(modules, 0);
@@ -692,22 +693,10 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     return code ? code : check_dora(f, err);
 }
 
-static const char npz[] = "adapters.npz"; /* MLX's first format */
-
-static enum pp_code fail_npz(const struct pp_adapter_file *f, struct pp_error *err)
-{
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has its weights in %s, as old versions of MLX wrote them; save what "
-                                            "mlx.core.load reads from that file with mlx.core.save_safetensors as "
-                                            "adapters.safetensors, beside an %s with lora_parameters", f->path, npz,
-                                            pp_adapter_config_file);
-}
-
 static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
 {
     static const char pickle[] = "adapter_model.bin"; /* PEFT's first format */
     const bool there = pp_file_exists(f->path, name), pickled = !there && pp_file_exists(f->path, pickle);
-    if (!there && !pickled && pp_file_exists(f->path, npz))
-        return fail_npz(f, err);
     if (!there && !pickled)
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are missing (%s); download the adapter "
                                               "again", f->path, pp_adapter_config_file, name);
@@ -766,8 +755,29 @@ static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
 
 /* --- MLX ----------------------------------------------------------------------------------------------------- */
 
+static const char mlx_weights[] = "adapters.safetensors";
+
+/* Whether the weights are in MLX's first format. */
+static bool is_npz(const struct pp_adapter_file *f)
+{
+    return !pp_file_exists(f->path, mlx_weights) && pp_file_exists(f->path, pp_adapter_npz);
+}
+
+static enum pp_code open_npz(struct pp_adapter_file *f, struct pp_error *err)
+{
+    char *path = pp_path_join(f->path, pp_adapter_npz);
+    if (!path)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = pp_npz_read(path, &f->image, err);
+    if (!code)
+        code = pp_safetensors_open_memory(f->image.data, f->image.len, path, &f->weights, err);
+    pp_free(path);
+    return code;
+}
+
 /* mlx_lm multiplies B (A x) by lora_parameters.scale, whatever the rank; it no longer reads the "alpha" that some
- * versions write. */
+ * versions write. Those that wrote an .npz file multiplied by scale * alpha / rank, which is 20 by default, too, and
+ * wrote no configuration; the user can. */
 static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
 {
     const struct per_module m = {.endings = mlx_endings};
@@ -778,16 +788,23 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s was made by MLX but is neither LoRA nor DoRA (fine_tune_type)",
                        f->path);
     f->kind = is_string(type, "dora") || cJSON_IsTrue(member(f, "use_dora")) ? PP_ADAPTER_DORA : PP_ADAPTER_LORA;
-    if (!cJSON_IsObject(parameters) || !pp_json_float(parameters, "scale", &scale) || !isfinite(scale))
+    const bool old = is_npz(f);
+    float alpha = 0;
+    if (old && !pp_json_member(parameters, "scale"))
+        f->assumed_scale = scale;
+    else if (!cJSON_IsObject(parameters) || !pp_json_float(parameters, "scale", &scale) || !isfinite(scale))
         return pp_fail(err, PP_ERR_FORMAT, "%s/%s: lora_parameters has no scale that is a number", f->path,
                        pp_adapter_config_file);
-    enum pp_code code = open_weights(f, "adapters.safetensors", err);
+    if (old && f->assumed_scale == 0.0f && (!pp_json_float(parameters, "alpha", &alpha) || !isfinite(alpha)))
+        return pp_fail(err, PP_ERR_FORMAT, "%s/%s: alpha is not a number", f->path, pp_adapter_config_file);
+    enum pp_code code = old ? open_npz(f, err) : open_weights(f, mlx_weights, err);
     if (!code)
         code = read_tensors(f, &m, &modules, err);
     for (size_t i = 0; i < f->n && !code; i++) {
-        f->targets[i].scale = scale;
-        if ((float)f->targets[i].rank * scale > f->alpha)
-            f->alpha = (float)f->targets[i].rank * scale;
+        const float rank = (float)f->targets[i].rank, own = alpha != 0.0f && rank > 0 ? scale * alpha / rank : scale;
+        f->targets[i].scale = own;
+        if (rank * own > f->alpha)
+            f->alpha = rank * own;
     }
     pp_buf_free(&modules);
     return code;
@@ -795,13 +812,13 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
 
 enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err)
 {
-    if (!pp_file_exists(f->path, pp_adapter_config_file) && pp_file_exists(f->path, npz))
-        return fail_npz(f, err);
-    if (!pp_file_exists(f->path, pp_adapter_config_file))
+    const bool configured = pp_file_exists(f->path, pp_adapter_config_file);
+    if (!configured && !is_npz(f))
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s, so it is not an adapter", f->path, pp_adapter_config_file);
-    enum pp_code code = pp_json_read(f->path, pp_adapter_config_file, &f->config, err);
+    enum pp_code code = configured ? pp_json_read(f->path, pp_adapter_config_file, &f->config, err) : PP_OK;
     if (code)
         return code;
     pp_title_of_path(f->path, f->name, sizeof f->name);
-    return member(f, "lora_parameters") && !member(f, "peft_type") ? open_mlx(f, err) : open_peft(f, err);
+    return (member(f, "lora_parameters") || is_npz(f)) && !member(f, "peft_type") ? open_mlx(f, err)
+                                                                                 : open_peft(f, err);
 }

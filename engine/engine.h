@@ -184,9 +184,14 @@ struct pp_adapter_info {
     int n_invocation;      /* tokens that switch it on, from their last occurrence in a prompt; 0: always on */
     const int32_t *invocation; /* [n_invocation] */
     bool idle;             /* changes nothing at any strength: it was never trained, for instance */
+    float assumed_scale;   /* the factor of B A that is assumed because the file does not say it; else 0 */
     struct pp_adapter_places places;
 };
 
+/* What to tell about assumed_scale, a format for it as a double. */
+#define PP_SCALE_ASSUMED                                                                                               \
+    "its scale is not stored, so MLX's default is assumed: %g; if it was trained with another, write that into its "   \
+    "folder as adapter_config.json: {\"lora_parameters\": {\"scale\": ...}}"
 /* Whether two adapters of one model cannot be on at once: pp_seq_set_adapters refuses them. Any thread. */
 bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct pp_adapter_places *b);
 

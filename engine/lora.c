@@ -127,6 +127,7 @@ static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
     a->info.n_targets = (int)pp_adapter_file_n(f);
     a->info.alpha = pp_adapter_file_alpha(f);
     a->info.kind = pp_adapter_file_kind(f);
+    a->info.assumed_scale = pp_adapter_file_assumed_scale(f);
     pp_lora_note_places(a);
     a->info.idle = !a->acts && (!a->embedding.rank || a->embedding.dora || pp_adapter_file_idle(f));
     a->info.path = a->path;

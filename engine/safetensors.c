@@ -288,9 +288,8 @@ static bool describe(cJSON *header, const struct pp_tensor *t, size_t offset)
            cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(offset + t->size)));
 }
 
-enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err)
+enum pp_code pp_safetensors_image(const struct pp_tensor *tensors, size_t n, struct pp_buf *out, struct pp_error *err)
 {
-    struct pp_buf file = {0};
     cJSON *header = cJSON_CreateObject();
     size_t offset = 0;
     bool ok = header != NULL;
@@ -310,14 +309,22 @@ enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tens
         return pp_fail_nomem(err, "the header of a safetensors file");
     size_t length = strlen(text), padded = (length + 7) & ~(size_t)7; /* so that the data begin at a multiple of 8 */
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
-        pp_buf_char(&file, (char)(uint8_t)((uint64_t)padded >> (8 * i)));
-    pp_buf_add(&file, text, length);
+        pp_buf_char(out, (char)(uint8_t)((uint64_t)padded >> (8 * i)));
+    pp_buf_add(out, text, length);
     cJSON_free(text);
     for (; length < padded; length++)
-        pp_buf_char(&file, ' ');
+        pp_buf_char(out, ' ');
     for (size_t i = 0; i < n; i++)
-        pp_buf_add(&file, tensors[i].data, tensors[i].size);
-    enum pp_code code = file.bad ? pp_fail_nomem(err, path) : pp_write_file(path, file.data, file.len, 0666, err);
+        pp_buf_add(out, tensors[i].data, tensors[i].size);
+    return out->bad ? pp_fail_nomem(err, "a safetensors file") : PP_OK;
+}
+
+enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err)
+{
+    struct pp_buf file = {0};
+    enum pp_code code = pp_safetensors_image(tensors, n, &file, err);
+    if (!code)
+        code = pp_write_file(path, file.data, file.len, 0666, err);
     pp_buf_free(&file);
     return code;
 }

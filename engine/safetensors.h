@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/error.h"
 #include "engine/types.h"
 
@@ -28,7 +29,9 @@ const struct pp_tensor *pp_safetensors_at(const struct pp_safetensors *s, size_t
 const struct pp_tensor *pp_safetensors_find(const struct pp_safetensors *s, const char *name); /* or NULL */
 const char *pp_safetensors_dtype(const struct pp_safetensors *s, const struct pp_tensor *t);
 
-/* Writes a file with tensors of the types F32, F16 and BF16. ne in GGUF order. */
+/* Appends the bytes of a file with tensors of the types F32, F16 and BF16 to an empty *out, or writes them. ne in GGUF
+ * order. */
+enum pp_code pp_safetensors_image(const struct pp_tensor *tensors, size_t n, struct pp_buf *out, struct pp_error *err);
 enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tensors, size_t n, struct pp_error *err);
 
 #endif

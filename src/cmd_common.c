@@ -508,6 +508,9 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
         pp_cli_say("adapter %s has no effect: %s", pp_adapter_info(a)->name,
                    scale == 0.0f ? "its scale is 0" : "its matrices or its alpha are all zero, or its IA3 scales all "
                                                       "1");
+    if (pp_adapter_info(a)->assumed_scale != 0.0f)
+        pp_cli_say("adapter %s: " PP_SCALE_ASSUMED, pp_adapter_info(a)->name,
+                   (double)pp_adapter_info(a)->assumed_scale);
     m->adapters[m->n_adapters] = a;
     m->uses[m->n_adapters++] = (struct pp_adapter_use){.adapter = a, .scale = scale};
     return PP_OK;

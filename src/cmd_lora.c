@@ -77,6 +77,8 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_str(b, "kind", pp_adapter_file_kind(f));
     pp_cli_json_int(b, "rank", largest_rank(f));
     pp_cli_json_bool(b, "changes_nothing", pp_adapter_file_idle(f));
+    if (pp_adapter_file_assumed_scale(f) != 0.0f)
+        pp_cli_json_bool(b, "scale_assumed", true);
     pp_cli_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
@@ -193,6 +195,10 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         pp_buf_char(b, '\n');
     if (pp_adapter_file_idle(f))
         pp_buf_str(b, "no effect: its matrices or its alpha are all zero, or its IA3 scales all 1\n");
+    if (pp_adapter_file_assumed_scale(f) != 0.0f) {
+        pp_buf_fmt(b, PP_SCALE_ASSUMED, (double)pp_adapter_file_assumed_scale(f));
+        pp_buf_char(b, '\n');
+    }
     if (pp_adapter_file_base(f)) {
         pp_buf_str(b, "made for ");
         add_name(b, pp_adapter_file_base(f), 0);

@@ -99,7 +99,8 @@ static uint64_t mix(uint64_t h, const char *file)
 
 uint64_t ctl_adapter_stamp(const char *path)
 {
-    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"};
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors",
+                                        "adapters.npz"};
     char file[PATH_MAX];
     uint64_t h = mix(0, path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)

@@ -306,7 +306,7 @@ static enum pp_code stamp_adapter(const char *path, struct file_stamp files[2], 
 {
     stamp_in(path, "adapter_config.json", &files[1]);
     if (stamp(path, &files[0]) || stamp_in(path, "adapter_model.safetensors", &files[0]) ||
-        stamp_in(path, "adapters.safetensors", &files[0]))
+        stamp_in(path, "adapters.safetensors", &files[0]) || stamp_in(path, "adapters.npz", &files[0]))
         return PP_OK;
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter at %s", path);
 }
@@ -428,6 +428,8 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
         if (info && info->idle)
             worker_notice(w, "adapter %s has no effect: its matrices or its alpha are all zero, or its IA3 scales all "
                              "1", info->name);
+        if (info && info->assumed_scale != 0.0f)
+            worker_notice(w, "adapter %s: " PP_SCALE_ASSUMED, info->name, (double)info->assumed_scale);
         if (info)
             c->notified = true;
     }

@@ -55,10 +55,28 @@ expect "one without weights" 3 '' 'weights are missing .adapter_model.safetensor
 mkdir "$tmp/a/npz"
 : >"$tmp/a/npz/adapters.npz"
 say lora info "$tmp/a/npz"
-expect "MLX's first format" 1 '' 'weights in adapters.npz, as old versions of MLX .* mlx.core.save_safetensors'
-printf %s '{"lora_layers":16,"lora_parameters":{"rank":8,"alpha":16,"scale":10}}' >"$tmp/a/npz/adapter_config.json"
+expect "an empty file in MLX's first format" 1 '' 'adapters.npz is not an .npz file, or is damaged or truncated'
+cp tests/data/adapters.npz "$tmp/a/npz/adapters.npz"
 say lora info "$tmp/a/npz"
-expect "with its configuration" 1 '' 'weights in adapters.npz, as old versions of MLX .* mlx.core.save_safetensors'
+expect "one that Python wrote" 0 'attn_v.weight +512 -> 256 +rank 2 +F16 +scale 20$' -
+expect "its scale is assumed" 0 "^its scale is not stored, so MLX's default is assumed: 20; if it was trained with" -
+say lora info --json "$tmp/a/npz"
+expect "in JSON, too" 0 '"scale_assumed": true' -
+say run --lora "$tmp/a/npz" --temp 0 -n 2 -p Hello
+expect "and where it is used" 0 '' "adapter npz: its scale is not stored, so MLX's default is assumed: 20;"
+printf '/lora add %s\n/lora npz\nHello\n' "$tmp/a/npz" | "$pippin" chat --plain --temp 0 -n 2 >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect "also in the chat" 0 "adapter npz: its scale is not stored, so MLX's default is assumed: 20;" -
+printf %s '{"lora_parameters":{"rank":8,"alpha":16,"scale":1}}' >"$tmp/a/npz/adapter_config.json"
+say lora info "$tmp/a/npz"
+expect "one that is stated" 0 'rank 2 +F16 +scale 8$' -
+holds "is not assumed" [ "$(grep -c assumed "$tmp/out")" = 0 ]
+say convert --base engine/starter/starter-Q4_K_M.gguf "$tmp/a/npz" "$tmp/a/npz.gguf"
+expect "it can be converted" 0 '' ''
+say lora info "$tmp/a/npz.gguf"
+expect "to GGUF" 0 'attn_q.weight +512 -> 512 +rank 2 +F16 +scale 8$' -
+say lora info "$tmp/a/npz/adapters.npz"
+expect "the file alone" 1 '' 'adapters.npz is only one file of an adapter; give the folder that contains it, as adapters.npz'
 folder flat "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[1024],\"data_offsets\":[0,4096]}}" 4096
 say lora info "$tmp/a/flat"
 expect "a vector in a matrix's place" 1 '' 'lora_A.weight is not a matrix, .*download the adapter again'
