@@ -281,6 +281,7 @@ float pp_controller_plain_speed(const struct pp_controller *c);
  * on or off; i >= their number: if nothing is switched. PP_DIRTY_LISTS when it becomes known. */
 struct pp_switch_cost {
     bool known;
+    bool asked;     /* it is not known yet, but will be */
     bool failed;    /* it will not become known: an adapter that is on is missing, or cannot be used */
     bool conflict;  /* there is none: two of the adapters would conflict */
     bool cached;    /* next to nothing has to be computed */

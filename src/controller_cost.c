@@ -125,6 +125,7 @@ static struct pp_switch_cost cost_of(const struct pp_controller *c, const struct
     s.tokens = (int64_t)(cost->total - cost->cached);
     if (tps > 0)
         s.seconds = (float)s.tokens / tps;
+    s.asked = cost->request && !cost->known && !cost->failed;
     s.at_most = !measured;
     s.cached = s.tokens < PAGE && (measured ? s.seconds < NO_TIME : s.tokens <= FEW);
     return s;

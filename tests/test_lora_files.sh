@@ -139,6 +139,18 @@ code=$?
 expect "presets are in the list, too" 0 '^mine .chosen.: one␊␛\[31mtwo 0.50$' -
 expect "which is what an unknown one leads to" 0 'no preset "other"; /lora lists them' -
 rm -r "$there"
+# what a switch costs in this conversation, as F3 says it
+long=$(printf 'Tell me about %s. ' rain snow wind fog hail ice sun dew frost mist heat cold light dark day night)
+printf '%s\n/lora\n/lora bard\n/lora\n' "$long" | "$pippin" chat --plain --temp 0 -n 8 >"$tmp/out" 2>"$tmp/err"
+code=$?
+cost='[0-9]+ tokens to recompute, (about [0-9.]+ s|at most [0-9.]+ s|in less than 0.1 s)'
+expect "a switch's cost is told before it" 0 "^bard switched on: $cost$" -
+expect "and what it costs to stay" 0 '^as it is: already in the cache$' -
+expect "or to go back" 0 '^bard switched off: already in the cache$' -
+expect "and after it" 0 "^as it is: $cost$" -
+printf '/lora\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
+code=$?
+holds "nothing of it without a conversation" [ "$(grep -c 'switched on:' "$tmp/out")" = 0 ]
 ln -s "$there" "$there"
 say lora list
 expect "a folder that cannot be read" 1 'bard' 'cannot read the adapter folder .*/adapters: '

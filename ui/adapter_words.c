@@ -4,6 +4,7 @@
 
 #include "engine/base/utf8.h"
 #include "src/controller.h"
+#include "src/figures.h"
 
 void pp_adapter_describe(const struct pp_adapter_entry *a, char *line, size_t cap)
 {
@@ -23,4 +24,23 @@ void pp_adapter_describe(const struct pp_adapter_entry *a, char *line, size_t ca
                       f->n_invocation ? " acts when it is invoked;" : "", f->n_targets, f->targets);
     else
         snprintf(line, cap, "not read yet");
+}
+
+void pp_adapter_describe_cost(const char *what, const struct pp_switch_cost *cost, char *line, size_t cap)
+{
+    char time[32] = "";
+    if (cost->seconds >= 0 && cost->seconds < 0.1f)
+        snprintf(time, sizeof time, ", in less than 0.1 s");
+    else if (cost->seconds >= 0)
+        snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
+    if (cost->conflict)
+        snprintf(line, cap, "%s: not possible, adapters conflict", what);
+    else if (cost->failed)
+        snprintf(line, cap, "%s: unknown, an adapter cannot be used", what);
+    else if (!cost->known)
+        snprintf(line, cap, "%s: …", what);
+    else if (cost->cached)
+        snprintf(line, cap, "%s: already in the cache", what);
+    else
+        snprintf(line, cap, "%s: %s tokens to recompute%s", what, pp_count((int64_t)cost->tokens).text, time);
 }

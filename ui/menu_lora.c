@@ -89,25 +89,6 @@ static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, c
         snprintf(line, cap, "no speed measured yet");
 }
 
-static void describe_cost(const char *what, const struct pp_switch_cost *cost, char *line, size_t cap)
-{
-    char time[32] = "";
-    if (cost->seconds >= 0 && cost->seconds < 0.1f)
-        snprintf(time, sizeof time, ", in less than 0.1 s");
-    else if (cost->seconds >= 0)
-        snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
-    if (cost->conflict)
-        snprintf(line, cap, "%s: not possible, adapters conflict", what);
-    else if (cost->failed)
-        snprintf(line, cap, "%s: unknown, an adapter cannot be used", what);
-    else if (!cost->known)
-        snprintf(line, cap, "%s: …", what);
-    else if (cost->cached)
-        snprintf(line, cap, "%s: already in the cache", what);
-    else
-        snprintf(line, cap, "%s: %s tokens to recompute%s", what, pp_count((int64_t)cost->tokens).text, time);
-}
-
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     const struct pp_adapter_entry *a = adapter_at(ui, m->selected);
@@ -126,8 +107,8 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     struct pp_switch_cost over = pp_controller_switch_cost(ui->controller, m->selected),
                           now = pp_controller_switch_cost(ui->controller, SIZE_MAX);
     if (a->fit == PP_FIT_YES)
-        describe_cost(a->on ? "switched off" : "switched on", &over, lines[n++], PP_MENU_DETAIL);
-    describe_cost("as it is", &now, lines[n], PP_MENU_DETAIL);
+        pp_adapter_describe_cost(a->on ? "switched off" : "switched on", &over, lines[n++], PP_MENU_DETAIL);
+    pp_adapter_describe_cost("as it is", &now, lines[n], PP_MENU_DETAIL);
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------- */

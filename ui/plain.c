@@ -32,7 +32,8 @@ struct plain {
     bool piped;               /* stdin is not a terminal */
     bool leaving, failed;
     /* a list that was requested and has not arrived */
-    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS, LIST_ADAPTERS } listing;
+    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS, LIST_ADAPTERS, LIST_COSTS } listing;
+    size_t costed;            /* with LIST_COSTS: adapters whose cost has been printed */
     struct pp_buf file_text;  /* texts of /read, to be put before the next message */
     struct pp_buf quoted;     /* the lines so far of a message between """ and """ */
     bool quoting;             /* its end has not been typed yet */
@@ -368,6 +369,35 @@ static void list_adapters(struct plain *p)
                       list[i].note[0] ? "; note: " : "", list[i].note);
         say_row(p, line);
     }
+}
+
+/* Prints what switching each adapter on or off would cost in this conversation, as far as that is known. False: the
+ * next is not known yet. */
+static bool list_costs(struct plain *p)
+{
+    size_t n;
+    const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
+    for (; p->costed <= n && pp_controller_n_messages(p->c); p->costed++) { /* the last: nothing is switched */
+        const size_t i = p->costed < n ? p->costed : SIZE_MAX;
+        char what[160] = "as it is", line[300];
+        if (i != SIZE_MAX && list[i].fit != PP_FIT_YES)
+            continue;
+        const struct pp_switch_cost cost = pp_controller_switch_cost(p->c, i);
+        if (cost.asked)
+            return false;
+        if (i != SIZE_MAX)
+            pp_utf8_print(what, sizeof what, "%.100s switched %s", list[i].name, list[i].on ? "off" : "on");
+        pp_adapter_describe_cost(what, &cost, line, sizeof line);
+        if (n)
+            say_row(p, line);
+    }
+    return true;
+}
+
+static void end_adapters(struct plain *p)
+{
+    size_t n;
+    pp_controller_adapters(p->c, &n);
     say(p, n ? "/lora NAME switches one on, /lora NAME off switches it off, /lora off all of them."
              : "No adapters found next to the model so far; /lora add FILE adds one.");
     pp_controller_presets(p->c, &n);
@@ -419,8 +449,13 @@ static void pump(struct plain *p)
         p->listing = LIST_NOTHING;
         list_models(p);
     } else if (p->listing == LIST_ADAPTERS && !pp_controller_adapters_pending(p->c)) {
-        p->listing = LIST_NOTHING;
+        p->listing = LIST_COSTS;
+        p->costed = 0;
         list_adapters(p);
+    }
+    if (p->listing == LIST_COSTS && list_costs(p)) {
+        p->listing = LIST_NOTHING;
+        end_adapters(p);
     }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
