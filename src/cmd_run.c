@@ -354,12 +354,10 @@ static void add_by_position(struct pp_buf *b, const char *name, const uint32_t *
     pp_buf_char(b, ']');
 }
 
-/* saved: for storing with a conversation, including which parts of the answer were drafted. */
-static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
+static void add_stats(const struct run *r, struct pp_buf *b)
 {
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
     const struct pp_model_info *info = pp_model_info(r->target.model);
-    pp_buf_char(b, '{');
     pp_cli_json_count(b, "prompt_tokens", s->prompt_tokens);
     pp_cli_json_count(b, "cached_tokens", s->cached_tokens);
     pp_cli_json_count(b, "prefill_tokens", s->prefill_tokens);
@@ -393,11 +391,40 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
     pp_cli_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
     if (r->session.stored)
         pp_cli_json_str(b, "session", r->session.session.key);
-    if (saved && pp_draft_runs_any(&r->drafted)) {
+}
+
+/* For storing with a conversation: also which parts of the answer were drafted. */
+static void stored_json(const struct run *r, struct pp_buf *b)
+{
+    pp_buf_char(b, '{');
+    add_stats(r, b);
+    if (pp_draft_runs_any(&r->drafted)) {
         pp_cli_json_name(b, "guessed");
         pp_draft_runs_json(&r->drafted, b);
     }
     pp_buf_char(b, '}');
+}
+
+/* One line of JSON: the statistics, with the texts before them if texts. */
+static void print_line(const struct run *r, bool texts, FILE *out)
+{
+    struct pp_buf line = {0};
+    pp_buf_char(&line, '{');
+    if (texts) {
+        pp_cli_json_name(&line, "answer");
+        pp_cli_json_string(&line, pp_buf_cstr(&r->answer), r->answer.len);
+    }
+    if (texts && r->reasoning.len) {
+        pp_cli_json_name(&line, "reasoning");
+        pp_cli_json_string(&line, pp_buf_cstr(&r->reasoning), r->reasoning.len);
+    }
+    add_stats(r, &line);
+    pp_buf_str(&line, "}\n");
+    if (line.bad)
+        pp_cli_say("out of memory for the JSON");
+    else
+        fwrite(line.data, 1, line.len, out);
+    pp_buf_free(&line);
 }
 
 /* --- the answer ------------------------------------------------------------------------------------------- */
@@ -486,7 +513,7 @@ static enum pp_code show_new(struct run *r, struct pp_error *err)
     const char *s = pp_buf_cstr(&r->answer) + r->shown;
     size_t n = r->answer.len - r->shown;
     struct pp_buf plain = {0};
-    if (!n || code)
+    if (!n || code || r->o->json) /* as JSON it is printed at the end */
         return code;
     pp_cli_bar_clear(&r->bar);
     r->shown = r->answer.len;
@@ -636,7 +663,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     pp_free(ids);
     if (!code)
         report_only_reasoning(r);
-    bool at_line_start = !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
+    bool at_line_start = r->o->json || !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
     if (!code && !at_line_start)
         code = write_out(r, "\n", 1, err);
     else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
@@ -680,7 +707,7 @@ static enum pp_code save_answer(struct run *r, enum pp_code code, struct pp_erro
     enum pp_message_state state = stopped                          ? PP_MESSAGE_CANCELLED
                                   : code && code != PP_ERR_CONTEXT ? PP_MESSAGE_PARTIAL
                                                                    : PP_MESSAGE_COMPLETE;
-    stats_json(r, true, &stats);
+    stored_json(r, &stats);
     enum pp_code saved = run_session_end(&r->session, &r->answer, &r->reasoning, state, pp_buf_cstr(&stats),
                                          r->n_tokens, &why);
     pp_buf_free(&stats);
@@ -823,15 +850,14 @@ int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
     };
     r.o = &r.options;
     enum pp_code code = run(&r, &err);
+    const bool stopped = r.asked && code == PP_ERR_CANCELLED;
+    if (o->json && (r.finish != PP_FINISH_NONE || r.answer.len || stopped))
+        print_line(&r, true, stdout);
     int exit_code = r.reader_gone ? 1 : pp_cli_end(code, &err);
     if (r.session.answer_id)
         pp_cli_say("conversation %s; continue it with --resume %s", r.session.session.key, r.session.session.key);
-    if (o->stats && r.asked) {
-        struct pp_buf line = {0};
-        stats_json(&r, false, &line);
-        fprintf(stderr, "%s\n", pp_buf_cstr(&line));
-        pp_buf_free(&line);
-    }
+    if (o->stats && r.asked)
+        print_line(&r, false, stderr);
     run_free(&r);
     return exit_code;
 }

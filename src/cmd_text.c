@@ -35,7 +35,9 @@ static enum pp_code tokenize(const struct pp_options *o, const struct pp_paths *
         code = pp_cli_input(o, &text, err);
     if (!code)
         code = pp_tokenize(t, pp_buf_cstr(&text), text.len, flags, &ids, &n, err);
-    if (!code) {
+    if (!code && o->count) {
+        printf("%zu\n", n);
+    } else if (!code) {
         pp_buf_char(&out, '[');
         for (size_t i = 0; i < n; i++)
             pp_buf_fmt(&out, i ? ",%d" : "%d", ids[i]);

@@ -103,7 +103,7 @@ struct pp_options {
 
     /* inspection */
     const char *ids;           /* --ids 1,2,3 */
-    bool bos, special;         /* tokenize --bos --special */
+    bool bos, special, count;  /* tokenize --bos --special --count */
     const char *tools;         /* template --tools FILE */
     bool no_generation_prompt;
     const char *bos_text, *eos_text, *now;

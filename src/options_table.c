@@ -313,9 +313,10 @@ const struct pp_option pp_option_specs[] = {
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
      .help = "at the end, print token counts, speeds and times as a line of JSON on stderr"},
     {.name = "json", .set = pp_set_flag, AT(json),
-     .commands = PP_BIT(SESSIONS) | PP_BIT(MODELS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) |
+     .commands = RUN | PP_BIT(SESSIONS) | PP_BIT(MODELS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) |
                  PP_BIT(PERPLEXITY) | PP_BIT(BENCH) | PP_BIT(IMATRIX) | PP_BIT(DOCTOR),
-     .group = PP_GROUP_OUTPUT, .help = "print JSON"},
+     .group = PP_GROUP_OUTPUT, .help = "print JSON",
+     .own = {{RUN, "print the finished answer as a line of JSON, with how it ended, token counts, speeds and times"}}},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "line mode, no full screen"},
     {.name = "mouse", .set = pp_set_flag, AT(mouse), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
@@ -355,6 +356,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "special", .set = pp_set_flag, AT(special), .commands = PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE),
      .group = PP_GROUP_WORK, .help = "tokenize: parse control tokens in the text; detokenize: print them",
      .own = {{PP_BIT(TOKENIZE), "parse control tokens in the text"}, {PP_BIT(DETOKENIZE), "print control tokens"}}},
+    {.name = "count", .set = pp_set_flag, AT(count), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
+     .help = "print only the number of tokens"},
     {.name = "tools", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(tools), .commands = PP_BIT(TEMPLATE),
      .group = PP_GROUP_WORK, .help = "JSON array of tools for the template"},
     {.name = "no-generation-prompt", .set = pp_set_flag, AT(no_generation_prompt), .commands = PP_BIT(TEMPLATE),

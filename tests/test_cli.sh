@@ -163,6 +163,11 @@ expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_to
     '"seed": [0-9]' '"finish": "length"'
 holds "leaves no trace" [ ! -e "$tmp/data/pippin" ]
 holds "nor in the cache, but for the model's own layout" [ "$(ls "$tmp/cache/pippin")" = layouts ]
+run run --temp 0 -n 32 --json -p "$who" </dev/null
+holds "--json: nothing on stderr" [ ! -s "$tmp/err" ]
+expect_match "one line on stdout" "$tmp/out" '^\{"answer": "Hello! I am Pippin.*about\?", "prompt_tokens": [1-9].*[^,]\}$' \
+    '"decode_tps": [1-9]' '"finish": "end"'
+holds "only that" [ "$(wc -l <"$tmp/out")" = 1 ]
 
 "$pippin" run -p "$who" --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err" <&-
 code=$?
@@ -200,10 +205,13 @@ run sessions frobnicate; expect "no such subcommand" 2
 run run --ignore-eos --ctx-size 64 --temp 0 -p "$who" </dev/null; expect "an answer that fills the context" 5
 holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
 expect_match "and a larger one is advised" "$tmp/err" 'of 64 tokens is full; give a larger --ctx-size, up to 2,048$'
+run run --ignore-eos --ctx-size 64 --temp 0 --json -p "$who" </dev/null; expect "or printed as JSON" 5
+expect_match "with the reason for its end" "$tmp/out" '^\{"answer": "Hello! I am Pippin.*"finish": "context"'
 yes "$long" | head -n 100 >"$tmp/long" # about 2,500 tokens
 run run -f "$tmp/long" </dev/null; expect "a prompt beyond what the model was trained for" 5
 expect_match "is not advised what does not help" "$tmp/err" 'holds 2,048, the most that .* trained for: shorten it$'
-run run --raw -f "$tmp/long" </dev/null; expect "nor is a raw one" 5
+run run --raw --json -f "$tmp/long" </dev/null; expect "nor is a raw one" 5
+holds "without an answer there is no JSON" [ ! -s "$tmp/out" ]
 expect_match "is it" "$tmp/err" 'or start a new conversation$'
 tr '\n' ' ' <"$tmp/long" | "$pippin" embed >"$tmp/out" 2>"$tmp/err"; code=$?; expect "nor a line of embed" 5
 expect_match "is it, either" "$tmp/err" 'holds 2048; split the line$'
@@ -431,6 +439,8 @@ run tokenize -p Hello -f LICENSE; expect "two texts where one is taken" 2
 run tokenize -p "<|eot_id|>"; plain=$(cat "$tmp/out")
 run tokenize --special -p "<|eot_id|>"; expect_out "--special" "[4]$nl"
 holds "control tokens are plain text otherwise" [ "$plain" != "[4]" ]
+run tokenize --special --count --bos -p "<|eot_id|><|eot_id|>"; expect_out "--count" "3$nl"
+: | "$pippin" tokenize --count >"$tmp/out" 2>"$tmp/err"; code=$?; expect_out "of nothing" "0$nl"
 printf 'two lines\nand \303\244\303\266 \360\237\230\200, no end' >"$tmp/text"
 "$pippin" tokenize <"$tmp/text" 2>"$tmp/err" | "$pippin" detokenize >"$tmp/out" 2>>"$tmp/err"
 holds "tokenize and detokenize are inverse" cmp -s "$tmp/text" "$tmp/out"
