@@ -319,7 +319,8 @@ static void on_saved(struct pp_job *job, void *controller)
     if (j->n_more) {
         ctl_update_session(c, UPDATE_HEAD); /* the first alternative, not the last one stored */
         if (c->o->plain)
-            ctl_notice(c, false, "%d answers; your next message continues the first", j->n_more + 1);
+            ctl_notice(c, false, "%d answers; your next message continues number %d; /branch N chooses another",
+                       j->n_more + 1, j->answer.sibling + 1);
         else
             ctl_notice(c, false,
                        "Shift-Left and Shift-Right select an answer; your next message continues that one");

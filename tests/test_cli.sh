@@ -1024,6 +1024,7 @@ holds "because none can" sh -c "! grep -q 'resume ID' '$tmp/out'"
 expect_match "what is taken back is told" "$tmp/out" 'took back the last question'
 printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "several answers in a plain chat" 0
+expect_match "of which one is gone on from" "$tmp/out" '^3 answers; your next message continues number 2; /branch N chooses another$'
 "$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null
 grep -A 1 '^([2-5] of [46])' "$tmp/out" | grep -v '^[(-]' | sort -u >"$tmp/several"
 holds "stand one behind the other, whole" cmp "$tmp/plain" "$tmp/several"

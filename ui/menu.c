@@ -179,15 +179,24 @@ static enum pp_key_type key_of(const struct pp_menu_class *cls, const struct pp_
     }
 }
 
+/* Scrolls by a page as well, so that new rows show at once. */
+static void move_page(struct pp_ui *ui, bool down)
+{
+    struct pp_menu *m = &ui->menu;
+    const size_t page = m->shown > 2 ? m->shown - 1 : 1;
+    m->top = down ? m->top + page : m->top > page ? m->top - page : 0;
+    select_row(ui, down ? m->selected + page : m->selected > page ? m->selected - page : 0);
+}
+
 static bool move_selection(struct pp_ui *ui, enum pp_key_type key)
 {
     struct pp_menu *m = &ui->menu;
-    size_t page = ui->at.rows > 8 ? (size_t)ui->at.rows / 2 : 3, n = count(ui);
+    const size_t n = count(ui);
     switch (key) {
     case PP_KEY_UP: select_row(ui, m->selected ? m->selected - 1 : n ? n - 1 : 0); return true;
     case PP_KEY_DOWN: select_row(ui, m->selected + 1 < n ? m->selected + 1 : 0); return true;
-    case PP_KEY_PGUP: select_row(ui, m->selected > page ? m->selected - page : 0); return true;
-    case PP_KEY_PGDN: select_row(ui, m->selected + page); return true;
+    case PP_KEY_PGUP: move_page(ui, false); return true;
+    case PP_KEY_PGDN: move_page(ui, true); return true;
     case PP_KEY_HOME: select_row(ui, 0); return true;
     case PP_KEY_END: select_row(ui, n ? n - 1 : 0); return true;
     default: return false;
@@ -352,8 +361,9 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
         m->top = m->selected;
     if (shown && m->selected >= m->top + shown)
         m->top = m->selected - shown + 1;
-    if (n <= shown)
-        m->top = 0;
+    if (m->top + shown > n)
+        m->top = n > shown ? n - shown : 0;
+    m->shown = shown;
     const char *empty = m->cls->why_empty ? m->cls->why_empty(ui, m) : m->cls->empty;
     if (n == 0 && empty && a.h > 0)
         pp_draw_text(a.y, a.x + 3, a.w - 4, empty, PP_SLOT_MENU_DIM);

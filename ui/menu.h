@@ -60,7 +60,7 @@ enum pp_menu_mode { PP_MENU_LIST, PP_MENU_ASK, PP_MENU_CONFIRM };
 struct pp_menu {
     const struct pp_menu_class *cls;
     enum pp_menu_mode mode;
-    size_t selected, top;
+    size_t selected, top, shown; /* rows: the selected one, the first on the screen, and how many are there */
     struct pp_field search, field;
     char question[400];
     int64_t subject;   /* id of what a question is about, */

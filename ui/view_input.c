@@ -106,7 +106,7 @@ static const char *what_is_edited(const struct pp_ui *ui)
         i--;
     return ui->editing_role == PP_ROLE_ASSISTANT ? "the last answer"
            : i == ui->editing                   ? "your last message"
-                                                : "a message of yours; what followed it stays as a branch";
+                                                : "an earlier message; the rest stays as a branch";
 }
 
 /* Arrows show that there are more lines, in the last column, which text does not use. */

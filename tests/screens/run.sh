@@ -551,7 +551,7 @@ edit_others() { # an earlier message; an answer; not while one is being written
     start 80x24 && see ready && say "/edit answer" && see "no answer to edit" && say "first words" &&
         see "You said: first" && see ready && say "other words" && see "You said: other" && see ready && say "/edit x" &&
         see "/edit 2 the one before" && say "/edit 3" && see "no such message" && say "/edit 2" && see "› first words" &&
-        see "── editing a message of yours; what followed" && text " changed" && keys Enter &&
+        see "── editing an earlier message; the rest stays as a branch · Esc cancels ──" && text " changed" && keys Enter &&
         see "You said: first words changed" && gone "other words" && see ready && say "/edit answer" &&
         see "› You said: first words changed" && see "── editing the last answer" && keys C-u && see "› Edit the answer" &&
         text "//a path" && keys Enter && see "▎ /a path" && gone "You said" && say slow && see "word 5" &&
@@ -700,6 +700,11 @@ help_in_full() { # no line is cut, on the usual screen and on a narrow one
         keys Down Down Down Down Down Down Down Down Down Down Down && see "start, end (when the line is empty)" &&
         see "empty)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
         see "    start a new line"
+}
+help_by_pages() { # a page down shows what was below, a page up what was above
+    start 80x24 && see ready && keys F1 && see "start a new line" && keys NPage && gone "start a new line" &&
+        see "start, end (when the line is empty)" && keys PPage && see "start a new line" && gone "F7 " && keys NPage NPage NPage NPage NPage &&
+        gone "Ctrl-PgUp" && keys Up && see "Esc closes" && keys Home && see "start a new line"
 }
 menus_over_wide_text() { # their edges cut characters of two columns
     wide=日本語の文章は日本語の文章は日本語の文章は日本語の文章は日本語の文章は
@@ -1119,7 +1124,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading no_model too_large_model lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full help_by_pages menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe plain_quoted bell more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing renamed_elsewhere broken_theme
 alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here told_elsewhere a_message_at_a_time mouse"
