@@ -378,11 +378,36 @@ INLINE int64_t run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row,
     return row;
 }
 
-/* Multiplies by 1 to `most` activation rows. Up to `both` of them are multiplied by both halves of a group at once: the
- * integer sums of a block must fit the registers, the float sums `acc` may be in memory. */
+/* run_groups() of a type for a number of activation rows. */
+typedef int64_t rows_fn(const struct pp_matrix *w, int64_t row, int64_t row1, const struct act_tile *x, float *y,
+                        int64_t y_stride);
+
+/* Functions of their own: the compiler takes longer for one with all of these loops. Each type has one for every number
+ * of rows for which its weights stream. Up to `both` rows are multiplied by both halves of a group at once: the integer
+ * sums of a block must fit the registers, the float sums `acc` may be in memory. */
+#define RUN(name, type, both, M)                                                                                       \
+    static __attribute__((noinline)) int64_t run_##name##_##M(const struct pp_matrix *w, int64_t row, int64_t row1,    \
+                                                              const struct act_tile *x, float *y, int64_t y_stride)    \
+    {                                                                                                                  \
+        return run_groups(tile_##name, w, row, row1, x, y, y_stride, tile_step(type), M <= both ? 2 : 1, M, 1);        \
+    }
+#define RUN_4(name, type, both) \
+    RUN(name, type, both, 1) RUN(name, type, both, 2) RUN(name, type, both, 3) RUN(name, type, both, 4)
+#define RUN_6(name, type, both) RUN_4(name, type, both) RUN(name, type, both, 5) RUN(name, type, both, 6)
+#define RUN_8(name, type, both) RUN_6(name, type, both) RUN(name, type, both, 7) RUN(name, type, both, 8)
+#define RUNS_4(name) run_##name##_1, run_##name##_2, run_##name##_3, run_##name##_4
+#define RUNS_6(name) RUNS_4(name), run_##name##_5, run_##name##_6
+#define RUNS_8(name) RUNS_6(name), run_##name##_7, run_##name##_8
+RUN_6(q8_0, PP_TYPE_Q8_0, 2)
+RUN_8(q4_0, PP_TYPE_Q4_0, 4)
+RUN_8(q4_k, PP_TYPE_Q4_K, 5)
+RUN_4(q6_k, PP_TYPE_Q6_K, 1)
+static rows_fn *const runs_q8_0[FEW_Q8_0] = {RUNS_6(q8_0)}, *const runs_q4_0[MAX_ACTS] = {RUNS_8(q4_0)},
+               *const runs_q4_k[MAX_ACTS] = {RUNS_8(q4_k)}, *const runs_q6_k[FEW_Q6_K] = {RUNS_4(q6_k)};
+
+/* Multiplies by few activation rows, for each number of which there is one of `runs`. */
 INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1,
-                   const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch, const int most,
-                   const int both)
+                   const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch, rows_fn *const *runs)
 {
     const int step = tile_step(type);
     const bool beside = x->way == PP_WAY_BESIDE && has_parallel_groups(type);
@@ -394,59 +419,58 @@ INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w
             row = run_groups(tile, w, row, row1, &t, y, y_stride, step, 2, 1, BESIDE);
         if (beside && m == BESIDE_ACTS)
             row = run_groups(tile, w, row, row1, &t, y, y_stride, step, 2, BESIDE_ACTS, BESIDE);
-#define ROWS(M)                                                                                  \
-    case M:                                                                                      \
-        if (M <= most)                                                                           \
-            run_groups(tile, w, row, row1, &t, y, y_stride, step, M <= both ? 2 : 1, M, 1);      \
-        break
-        switch (m) {
-            ROWS(1);
-            ROWS(2);
-            ROWS(3);
-            ROWS(4);
-            ROWS(5);
-            ROWS(6);
-            ROWS(7);
-            ROWS(MAX_ACTS);
-        }
-#undef ROWS
+        runs[m - 1](w, row, row1, &t, y, y_stride);
     }
 }
+
+/* More rows meet tiles of opened weights. */
+#define TILES(name, form, few)                                                                                         \
+    static __attribute__((noinline)) void tiles_##name(const struct pp_matrix *w, int64_t row0, int64_t row1,          \
+                                                       const struct pp_acts *x, int64_t m, float *y,                   \
+                                                       int64_t y_stride, void *scratch)                                \
+    {                                                                                                                  \
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_##name, form, few);                             \
+    }
+TILES(q8_0, WORDS, FEW_Q8_0)
+TILES(q4_0, NIBBLES_BIASED, MAX_ACTS)
+TILES(q4_k, NIBBLES_MIN, MAX_ACTS)
+TILES(q6_k, BYTE_TWINS, FEW_Q6_K)
+#undef TILES
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= FEW_Q8_0)
-        matmul(tile_q8_0, PP_TYPE_Q8_0, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q8_0, 2);
+        matmul(tile_q8_0, PP_TYPE_Q8_0, w, row0, row1, x, m, y, y_stride, scratch, runs_q8_0);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS, FEW_Q8_0);
+        tiles_q8_0(w, row0, row1, x, m, y, y_stride, scratch);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_0, PP_TYPE_Q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 4);
+        matmul(tile_q4_0, PP_TYPE_Q4_0, w, row0, row1, x, m, y, y_stride, scratch, runs_q4_0);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED, MAX_ACTS);
+        tiles_q4_0(w, row0, row1, x, m, y, y_stride, scratch);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_k, PP_TYPE_Q4_K, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 5);
+        matmul(tile_q4_k, PP_TYPE_Q4_K, w, row0, row1, x, m, y, y_stride, scratch, runs_q4_k);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN, MAX_ACTS);
+        tiles_q4_k(w, row0, row1, x, m, y, y_stride, scratch);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= FEW_Q6_K)
-        matmul(tile_q6_k, PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
+        matmul(tile_q6_k, PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch, runs_q6_k);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTE_TWINS, FEW_Q6_K);
+        tiles_q6_k(w, row0, row1, x, m, y, y_stride, scratch);
 }
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */

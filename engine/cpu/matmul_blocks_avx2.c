@@ -396,30 +396,43 @@ static void matmul_few(const struct pp_matrix *w, int64_t row0, int64_t row1, co
 
 /* --- the products ------------------------------------------------------------------------------------------------- */
 
+/* Functions of their own: the compiler takes longer for one with all of these loops. */
+#define TILES(form)                                                                                              \
+    static __attribute__((noinline)) void tiles_##form(const struct pp_matrix *w, int64_t row0, int64_t row1,    \
+                                                       const struct pp_acts *x, int64_t m, float *y,             \
+                                                       int64_t y_stride, void *scratch)                          \
+    {                                                                                                            \
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], form, FEWEST_ROWS);          \
+    }
+TILES(WORDS)
+TILES(BYTES)
+TILES(SINGLES)
+TILES(SINGLE_TWINS)
+TILES(SMALL)
+TILES(SMALL_TWINS)
+TILES(NIBBLES_MIN)
+TILES(FIVES_MIN)
+TILES(PAIR_TWINS)
+#undef TILES
+static pp_matmul_fn *const tiles[] = {
+    [WORDS] = tiles_WORDS,
+    [BYTES] = tiles_BYTES,
+    [SINGLES] = tiles_SINGLES,
+    [SINGLE_TWINS] = tiles_SINGLE_TWINS,
+    [SMALL] = tiles_SMALL,
+    [SMALL_TWINS] = tiles_SMALL_TWINS,
+    [NIBBLES_MIN] = tiles_NIBBLES_MIN,
+    [FIVES_MIN] = tiles_FIVES_MIN,
+    [PAIR_TWINS] = tiles_PAIR_TWINS,
+};
+
 void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                            float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= few_rows(w->type)) {
+    if (m <= few_rows(w->type))
         matmul_few(w, row0, row1, x, m, y, y_stride, scratch);
-        return;
-    }
-#define TILES(form)                                                                                        \
-    case form:                                                                                             \
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], form, FEWEST_ROWS);    \
-        break
-    switch (form_of(w->type)) {
-        TILES(WORDS);
-        TILES(BYTES);
-        TILES(SINGLES);
-        TILES(SINGLE_TWINS);
-        TILES(SMALL_TWINS);
-        TILES(NIBBLES_MIN);
-        TILES(FIVES_MIN);
-        TILES(PAIR_TWINS);
-    default:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL, FEWEST_ROWS);
-    }
-#undef TILES
+    else
+        tiles[form_of(w->type)](w, row0, row1, x, m, y, y_stride, scratch);
 }
 
 #else

@@ -389,8 +389,50 @@ INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t 
 #include "engine/cpu/matmul_vnni_beside.h"
 #endif
 
+/* stream_rows() of a type for a number of activation rows. */
+typedef void stream_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t b0, int64_t n_blocks,
+                       const struct side *side, const struct pp_acts *x, float *y, int64_t y_stride);
+
+/* Functions of their own: the compiler takes a fifth longer for one per type with all of these loops. */
+#define STREAM(name, type, near, M)                                                                              \
+    static __attribute__((noinline)) void name##_##M(                                                            \
+        const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t b0, int64_t n_blocks,                     \
+        const struct side *side, const struct pp_acts *x, float *y, int64_t y_stride)                            \
+    {                                                                                                            \
+        stream_rows(type, w, row0, row1, b0, n_blocks, side, x, y, y_stride, near, M);                           \
+    }
+#define STREAMS(name, type, near)                                                                                \
+    STREAM(name, type, near, 1)                                                                                  \
+    STREAM(name, type, near, 2)                                                                                  \
+    STREAM(name, type, near, 3)                                                                                  \
+    STREAM(name, type, near, 4)                                                                                  \
+    STREAM(name, type, near, 5)                                                                                  \
+    STREAM(name, type, near, 6)                                                                                  \
+    STREAM(name, type, near, 7)                                                                                  \
+    STREAM(name, type, near, 8)                                                                                  \
+    static stream_fn *const name[STREAM_ACTS] = {name##_1, name##_2, name##_3, name##_4,                         \
+                                                 name##_5, name##_6, name##_7, name##_8};
+STREAMS(stream_q8_0, PP_TYPE_Q8_0, false)
+STREAMS(stream_q8_0_near, PP_TYPE_Q8_0, true)
+STREAMS(stream_q4_0, PP_TYPE_Q4_0, false)
+STREAMS(stream_q4_0_near, PP_TYPE_Q4_0, true)
+STREAMS(stream_q4_k, PP_TYPE_Q4_K, false)
+STREAMS(stream_q6_k, PP_TYPE_Q6_K, false)
+#undef STREAMS
+#undef STREAM
+
+/* For m activation rows; near: only where goes_near(). */
+INLINE stream_fn *stream_of(const uint32_t type, bool near, int64_t m)
+{
+    stream_fn *const *fns = type == PP_TYPE_Q8_0   ? (near ? stream_q8_0_near : stream_q8_0)
+                            : type == PP_TYPE_Q4_0 ? (near ? stream_q4_0_near : stream_q4_0)
+                            : type == PP_TYPE_Q4_K ? stream_q4_k
+                                                   : stream_q6_k;
+    return fns[m - 1];
+}
+
 INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                   int64_t m, float *y, int64_t y_stride, struct side *side, const bool near)
+                   int64_t m, float *y, int64_t y_stride, struct side *side, bool near)
 {
     _Static_assert(sizeof(struct side) * SPAN / CHUNK * STREAM_ACTS <= PP_MATMUL_SCRATCH, "a span's sides");
     for (int64_t b = 0; b < w->n_cols / 32; b += SPAN) {
@@ -410,21 +452,7 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, 1);
         }
 #endif
-#define ROWS(M)                                                                  \
-    case M:                                                                      \
-        stream_rows(type, w, row, row1, b, n, side, x, y, y_stride, near, M);    \
-        break
-        switch (m) {
-            ROWS(1);
-            ROWS(2);
-            ROWS(3);
-            ROWS(4);
-            ROWS(5);
-            ROWS(6);
-            ROWS(7);
-            ROWS(STREAM_ACTS);
-        }
-#undef ROWS
+        stream_of(type, near, m)(w, row, row1, b, n, side, x, y, y_stride);
     }
 }
 
@@ -590,7 +618,8 @@ INLINE int tile_height(const enum kind kind)
     return is_halved(kind) && pp_stream_way == PP_STREAM_SOON ? 4 : TILE_ACTS;
 }
 
-/* Multiplies all activation rows of a job, in tiles of nearly equal height. */
+/* Multiplies all activation rows of a job, in tiles of nearly equal height: with few_rows() never of a single row, and
+ * of two only where four are the most, or with 8 lanes. */
 INLINE void tile_products(const enum kind kind, const struct tile_job *job, const int vectors)
 {
     const int HEIGHT = tile_height(kind);
@@ -604,8 +633,10 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
         tile_product(kind, job, i, at, step, vectors, M);       \
         break
         switch (end - i) {
-            ROWS(1);
-            ROWS(2);
+        case 2:
+            if (LANES == 8 || is_halved(kind))
+                tile_product(kind, job, i, at, step, vectors, 2);
+            break;
             ROWS(3);
             ROWS(4);
             ROWS(5);
@@ -887,10 +918,7 @@ INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0,
     for (int64_t i = 0; i < m; i += STREAM_ACTS, y += STREAM_ACTS * y_stride) {
         const struct pp_acts some = pp_acts_from(x, i);
         const int64_t n = m - i < STREAM_ACTS ? m - i : STREAM_ACTS;
-        if (m <= STREAM_ACTS && near && goes_near(type))
-            stream(type, w, row0, row1, &some, n, y, y_stride, scratch, true);
-        else
-            stream(type, w, row0, row1, &some, n, y, y_stride, scratch, false);
+        stream(type, w, row0, row1, &some, n, y, y_stride, scratch, m <= STREAM_ACTS && near && goes_near(type));
     }
 }
 
