@@ -31,7 +31,11 @@ enum { LANES = 16 };
 enum { V_ROUNDER_BITS = 0x4B400000 };
 
 #ifndef ALWAYS_INLINE
+#ifdef PP_VEC_SCALAR /* the definition need not be fast, and compiles in half the time where the compiler decides */
+#define ALWAYS_INLINE static inline
+#else
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#endif
 #endif
 
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
