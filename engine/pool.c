@@ -356,10 +356,16 @@ void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_item
 /* --- life ------------------------------------------------------------------------------------------------------ */
 
 static atomic_int assumed_cpus;
+static _Atomic(const struct pp_topology *) assumed_topology;
 
 void pp_pool_assume_cpus(int n)
 {
     atomic_store(&assumed_cpus, n);
+}
+
+void pp_pool_assume_topology(const struct pp_topology *t)
+{
+    atomic_store(&assumed_topology, t);
 }
 
 /* How many reads of a counter take SPIN_NS: the pause instruction takes 5 to 140 cycles, depending on the CPU. */
@@ -455,6 +461,9 @@ enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *e
 {
     struct pp_topology t;
     int assumed = atomic_load(&assumed_cpus);
+    const struct pp_topology *machine = atomic_load(&assumed_topology);
+    if (machine)
+        return pp_pool_new_on(machine, n_threads, out, err);
     pp_topology_read(NULL, NULL, &t);
     if (assumed) {
         t.n_nodes = 1;

@@ -84,5 +84,7 @@ void pp_pool_interleave(const struct pp_pool *p, void *addr, size_t bytes);
 
 /* For tests: pretends that there are n CPUs, from the next pp_pool_new on; 0: counts them. */
 void pp_pool_assume_cpus(int n);
+/* The same for a whole machine, which the caller keeps; NULL: this one. */
+void pp_pool_assume_topology(const struct pp_topology *t);
 
 #endif
