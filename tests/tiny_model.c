@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/quant.h"
+#include "engine/random_rows.h"
 #include "tests/gguf_file.h"
 #include "tests/support.h"
 
@@ -75,8 +76,17 @@ static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
     return n;
 }
 
+static void fill_random_bits(uint8_t *q, uint32_t type, int64_t rows, int64_t cols, uint32_t *state)
+{
+    struct pp_random *r = pp_random_new(++*state);
+    assert_non_null(r);
+    for (int64_t i = 0; i < rows; i++)
+        pp_random_row(r, type, cols, q + (size_t)i * pp_type_row_bytes(type, cols));
+    pp_free(r);
+}
+
 /* Makes a tensor with new data. */
-static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, uint32_t *state)
+static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, bool random_bits, uint32_t *state)
 {
     struct pp_error err;
     int64_t rows = (t->rows ? t->rows : 1) * (t->matrices ? t->matrices : 1), n = rows * t->cols;
@@ -90,16 +100,20 @@ static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, 
     fill(f, n, t->cols, state);
     for (int64_t i = 0; i < t->cols && !t->rows; i++)
         f[i] = 1.0f + f[i]; /* norms are near 1 */
-    assert_ok(pp_quantize_rows(made.type, f, q, rows, t->cols, NULL, &err), err);
+    if (random_bits && t->rows)
+        fill_random_bits(q, made.type, rows, t->cols, state);
+    else
+        assert_ok(pp_quantize_rows(made.type, f, q, rows, t->cols, NULL, &err), err);
     pp_free(f);
     return made;
 }
 
-static void end_file(struct pp_gguf_writer *w, const struct tensor_plan *plans, int n, uint32_t type, uint32_t seed)
+static void end_file(struct pp_gguf_writer *w, const struct tensor_plan *plans, int n, uint32_t type, bool random_bits,
+                     uint32_t seed)
 {
     struct pp_tensor tensors[MAX_TENSORS] = {0};
     for (int i = 0; i < n; i++)
-        tensors[i] = make_tensor(&plans[i], type, &seed);
+        tensors[i] = make_tensor(&plans[i], type, random_bits, &seed);
     gguf_file_end(w, tensors, (size_t)n);
     for (int i = 0; i < n; i++)
         pp_free((void *)(uintptr_t)tensors[i].data);
@@ -132,7 +146,7 @@ const char *tiny_adapter(const struct tiny_shape *s, int rank)
     pp_gguf_add_str(w, "general.type", "adapter", 7);
     pp_gguf_add_str(w, "adapter.type", "lora", 4);
     pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 2);
-    end_file(w, halves, list_halves(s, rank, halves), PP_TYPE_F32, s->seed + 1);
+    end_file(w, halves, list_halves(s, rank, halves), PP_TYPE_F32, false, s->seed + 1);
     return path;
 }
 
@@ -189,7 +203,7 @@ const char *tiny_model(const struct tiny_shape *s)
     }
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
     pp_gguf_add_str(w, "tokenizer.ggml.model", "no_vocab", 8);
-    end_file(w, tensors, list_tensors(s, tensors), s->type, s->seed);
+    end_file(w, tensors, list_tensors(s, tensors), s->type, s->random_bits, s->seed);
     written[at].shape = *s;
     assert_int_equal(stat(path, &written[at].file), 0);
     return path;

@@ -11,6 +11,7 @@ struct tiny_shape {
     uint32_t seed;
     int window;     /* of attention; 0: none */
     bool biases;    /* of q, k, v and ffn_up */
+    bool random_bits; /* matrices are random bits with fitting scales: also of types that pp_quantize_rows() lacks */
     int n_expert;   /* two of them are used by a row; 0: no experts */
 };
 
