@@ -134,15 +134,27 @@ static bool key_in_field(struct pp_ui *ui, struct pp_field *f, const struct pp_k
     return used;
 }
 
+/* Why the last answer was refused is no longer shown once another is given, or none. */
+static void forget_refusal(struct pp_ui *ui)
+{
+    if (ui->menu.refused_at && ui->menu.refused_at == ui->notice_at)
+        pp_ui_clear_notice(ui);
+    ui->menu.refused_at = 0;
+}
+
 /* Passes the text to answered(). If it is refused, it stays in the field to be corrected. */
 static void answer(struct pp_ui *ui)
 {
     struct pp_menu *m = &ui->menu;
     char text[sizeof m->field.text];
     memcpy(text, m->field.text, sizeof text);
+    forget_refusal(ui);
+    const uint64_t before = ui->notice_at;
     m->mode = PP_MENU_LIST;
-    if (!m->cls->answered(ui, m, text))
-        m->mode = PP_MENU_ASK;
+    if (m->cls->answered(ui, m, text))
+        return;
+    m->mode = PP_MENU_ASK;
+    m->refused_at = ui->notice_at != before ? ui->notice_at : 0;
 }
 
 static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
@@ -156,6 +168,7 @@ static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
         return;
     }
     if (key->type == PP_KEY_ESC) {
+        forget_refusal(ui);
         m->mode = PP_MENU_LIST;
     } else if (key->type == PP_KEY_ENTER) {
         answer(ui);

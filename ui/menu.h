@@ -67,6 +67,7 @@ struct pp_menu {
     char name[64];     /* or its name, since the list may have changed by the time of the answer */
     bool chosen;       /* Enter was pressed while the rows were pending */
     bool being_checked; /* the answer is, and no key has come since: if it is refused, it is asked for again */
+    uint64_t refused_at;  /* ui->notice_at of the notice that tells why the answer was refused; 0: it was not */
     uint64_t notice_seen; /* ui->notice_at of the notice that was shown before the last key */
     int asking;        /* which of the class' questions it is */
     int details_w, details_rows; /* the most rows that details have taken so far, at this width in columns */

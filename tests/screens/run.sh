@@ -476,6 +476,13 @@ small_notice() { # an error can be read on the smallest screen, too, and then th
         keys C-u F3 && see bari && text 7x && keys Enter && see "a scale is a" && see "number from -2 to" &&
         see "Scale:"
 }
+corrected_scale() { # why a scale was refused is gone once it is corrected, or given up, behind the menu, too
+    start 80x40 && see ready && keys F3 && see bari && text 7x && keys Enter && see "a scale is a number" &&
+        keys C-u && text 8 && keys Enter && see "a scale is a number" && keys C-u && text 0.5 && keys Enter &&
+        see "0.50" && gone "a scale is a number" && keys Escape && gone "LoRA adapters" && see ready &&
+        gone "a scale is a number" && keys F3 && see bari && text 7 && keys Enter && see "a scale is a number" &&
+        keys Escape && gone "a scale is a number" && see bari
+}
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
     start 80x24 && see ready && say "this is unsaved" && see "not saved and not sent" && see "› this is unsaved" &&
@@ -1122,7 +1129,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_without_a_use keys_that_would_lose counted_keys typed_ahead
 enter_while_loading no_model too_large_model lone_escape no_locale editor
-editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
+editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice corrected_scale two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full help_by_pages menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
