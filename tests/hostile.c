@@ -1,5 +1,6 @@
 #include "tests/hostile.h"
 
+#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,39 @@ static void require(bool holds)
 {
     if (!holds)
         abort();
+}
+
+/* --- JSON -------------------------------------------------------------------------------------------------- */
+
+cJSON *hostile_container(cJSON *node, int *k)
+{
+    for (cJSON *item = node->child, *found; item; item = item->next) {
+        if ((cJSON_IsArray(item) || cJSON_IsObject(item)) && (*k)-- == 0)
+            return item;
+        if ((found = hostile_container(item, k)))
+            return found;
+    }
+    return NULL;
+}
+
+void hostile_turn(cJSON *node, int n)
+{
+    static unsigned serial;
+    const bool was_list = cJSON_IsArray(node);
+    for (int i = cJSON_GetArraySize(node); i < n; i++)
+        cJSON_AddItemToArray(node, node->child ? cJSON_Duplicate(node->child, true) : cJSON_CreateNumber(1));
+    for (cJSON *item = node->child; item; item = item->next) {
+        char name[16];
+        snprintf(name, sizeof name, "k%u", serial++);
+        cJSON_free(item->string);
+        item->string = NULL;
+        if (was_list) {
+            item->string = cJSON_malloc(sizeof name);
+            require(item->string != NULL);
+            memcpy(item->string, name, sizeof name);
+        }
+    }
+    node->type = was_list ? cJSON_Object : cJSON_Array;
 }
 
 /* --- inputs ------------------------------------------------------------------------------------------------ */

@@ -46,6 +46,13 @@ const struct hostile_room *hostile_room(void);
 /* Removes both, with the files of the folder. */
 void hostile_room_empty(void);
 
+/* The k-th list or object within a JSON value, counted from 0; NULL: there are fewer, and *k is less by their
+ * number. */
+struct cJSON;
+struct cJSON *hostile_container(struct cJSON *node, int *k);
+/* Makes an object of a list, or a list of an object, of at least n members. */
+void hostile_turn(struct cJSON *node, int n);
+
 /* Tokenises a text full of oddities in every way, and decodes the ids, which must lie within the vocabulary. */
 void hostile_tokenize(const struct pp_tokenizer *t);
 

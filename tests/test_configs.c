@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/hf.h"
 #include "engine/source.h"
+#include "tests/hostile.h"
 #include "tests/support.h"
 
 /* A folder with this configuration; its two tensors are the embeddings and the output, whose sizes do not matter
@@ -321,34 +321,6 @@ static void hostile_numbers(void **state)
     cJSON_Delete(all);
 }
 
-/* Makes an object of a list, or a list of an object, with more members than any model has layers if `grow`. */
-static void turn(cJSON *node, bool grow)
-{
-    const bool was_list = cJSON_IsArray(node);
-    for (int i = cJSON_GetArraySize(node); grow && i < PP_MAX_LAYERS + 100; i++)
-        cJSON_AddItemToArray(node, node->child ? cJSON_Duplicate(node->child, true) : cJSON_CreateNumber(1));
-    for (cJSON *item = node->child; item; item = item->next) {
-        char name[16];
-        static int serial;
-        snprintf(name, sizeof name, "k%d", serial++);
-        free(item->string);
-        item->string = was_list ? strdup(name) : NULL;
-    }
-    node->type = was_list ? cJSON_Object : cJSON_Array;
-}
-
-/* The k-th list or object within a node; NULL: there are fewer, and *k is less by their number. */
-static cJSON *container(cJSON *node, int *k)
-{
-    for (cJSON *item = node->child, *found; item; item = item->next) {
-        if ((cJSON_IsArray(item) || cJSON_IsObject(item)) && (*k)-- == 0)
-            return item;
-        if ((found = container(item, k)))
-            return found;
-    }
-    return NULL;
-}
-
 /* Whether the configuration is refused or not matters little: it is read without fault. */
 static void try_config(const char *path, const char *folder, const cJSON *config)
 {
@@ -383,8 +355,8 @@ static void hostile_containers(void **state)
         for (int i = 0; i >= 0; i++) {
             cJSON *other = cJSON_Duplicate(config, true), *node;
             int k = i;
-            if ((node = container(other, &k))) {
-                turn(node, i % 2 > 0);
+            if ((node = hostile_container(other, &k))) {
+                hostile_turn(node, i % 2 > 0 ? PP_MAX_LAYERS + 100 : 0);
                 try_config(path, folder, other);
             } else {
                 i = -2;

@@ -12,6 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
+#include "tests/hostile.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
@@ -651,6 +652,37 @@ static void try_bytes(const char *json, size_t n)
 }
 
 /* Each case is cut off at every place, and read with changed bytes. */
+/* Lists in place of objects, and objects in place of lists, one at a time. */
+static void turned(void **state)
+{
+    char *data, *rest, *line;
+    size_t n;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/tokenizer_cases.jsonl", 1 << 20, &data, &n, &err), err);
+    for (line = strtok_r(data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        cJSON *c = cJSON_Parse(line), *source = cJSON_GetObjectItem(c, "tokenizer");
+        const int most = cJSON_IsString(cJSON_GetObjectItem(source, "model")) ? 12 : 100; /* of a large model, a few */
+        if (most == 12)
+            cJSON_ReplaceItemInObject(source, "model", byte_model());
+        for (int i = 0; i < most; i++) {
+            cJSON *other = cJSON_Duplicate(source, true), *node;
+            int k = i;
+            if ((node = hostile_container(other, &k))) {
+                hostile_turn(node, i % 3 ? 0 : 50);
+                char *text = cJSON_PrintUnformatted(other);
+                try_bytes(text, strlen(text));
+                cJSON_free(text);
+            } else {
+                i = most;
+            }
+            cJSON_Delete(other);
+        }
+        cJSON_Delete(c);
+    }
+    pp_free(data);
+}
+
 static void damaged(void **state)
 {
     char *data, *rest, *line;
@@ -777,6 +809,7 @@ TEST_GROUP(tokenizer_json)
         cmocka_unit_test(no_unknown_words), cmocka_unit_test(no_unknown_pieces),
         cmocka_unit_test(spelled), cmocka_unit_test(joined),
         cmocka_unit_test(spelled_otherwise),
+        cmocka_unit_test(turned),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
         cmocka_unit_test(many_alike),
     };
