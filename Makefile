@@ -41,7 +41,7 @@ SRC_TEST   := tests/runner.c tests/support.c tests/adapter_folder.c tests/adapte
               tests/compressed_model.c tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
               tests/decoder_scans.c tests/encoder_model.c tests/expert_checks.c tests/expert_formulas.c \
               tests/expert_model.c tests/fill_store.c tests/gemma_model.c tests/gguf_file.c tests/gradients.c \
-              tests/hostile.c tests/hymba_model.c tests/no_sync.c tests/packed_folder.c tests/passes.c \
+              tests/grammar_cases.c tests/hostile.c tests/hymba_model.c tests/no_sync.c tests/packed_folder.c tests/passes.c \
               tests/qwen4_formulas.c tests/random_array.c tests/rwkv_model.c tests/sambay_model.c \
               tests/scan_formulas.c tests/small_model.c tests/state_formulas.c tests/store_fixture.c tests/talk.c \
               tests/tiny_model.c tests/tokenizers.c tests/worker_fixture.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
