@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "engine/base/error.h"
+#include "engine/reasoning.h"
 
 /* Immutable: any thread, and any number of answers at once. */
 struct pp_grammar;
@@ -21,10 +22,24 @@ struct pp_grammar;
  * PP_ERR_UNSUPPORTED: larger or deeper than the limits in grammar_build.h; PP_ERR_NOMEM. */
 enum pp_code pp_grammar_parse(const char *text, size_t n, const char *name, struct pp_grammar **out,
                               struct pp_error *err);
+/* Makes a grammar of a JSON Schema: n bytes of JSON, at most 1 MiB. PP_ERR_FORMAT: not JSON, or not a schema, or one
+ * that no value fits; PP_ERR_UNSUPPORTED: a keyword that a grammar cannot express, named with its JSON pointer; or as
+ * above. */
+enum pp_code pp_grammar_from_schema(const char *json, size_t n, const char *name, struct pp_grammar **out,
+                                    struct pp_error *err);
 void pp_grammar_free(struct pp_grammar *g); /* after all answers that use it; NULL is fine */
 /* Whether these n bytes are a whole text of the grammar. PP_ERR_UNSUPPORTED: the grammar is too ambiguous; *matches is
  * false then. PP_ERR_NOMEM. */
 enum pp_code pp_grammar_matches(const struct pp_grammar *g, const char *text, size_t n, bool *matches,
                                 struct pp_error *err);
+
+/* How an answer uses a grammar (pp_gen_options.grammar in engine.h). */
+struct pp_grammar_use {
+    const struct pp_grammar *grammar;
+    const struct pp_reasoning *reasoning; /* how the model marks it: the grammar begins after it. NULL: it has none */
+    enum pp_answer_begin begins;
+    const char *begun;                    /* [n_begun] text of a continued answer that the prompt has already */
+    size_t n_begun;
+};
 
 #endif

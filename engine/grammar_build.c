@@ -67,6 +67,7 @@ void pp_gb_free(struct pp_builder *b)
     pp_free(b->chars);
     pp_free(b->tokens);
     pp_free(b->nodes);
+    pp_free(b->alike);
     pp_buf_free(&b->bytes);
 }
 
@@ -321,13 +322,36 @@ static uint32_t size_of(const struct pp_builder *b, uint32_t expr, uint32_t most
     }
 }
 
+/* Notes which of the places in a counted repetition are alike for short texts: those that are far from the minimum and
+ * from the maximum, and those that have reached the minimum and are far from the maximum. places [n]: after 0, 1 ...
+ * n - 1 repetitions. */
+static void note_alike(struct pp_builder *b, const uint32_t *places, uint32_t n, const struct pp_gx *x, uint32_t rule)
+{
+    const uint32_t least = x->b, most = x->c;
+    for (uint32_t i = 1; i < n; i++) {
+        const bool far = most == UINT32_MAX || most - i > PP_ALIKE_BYTES;
+        const uint32_t other = i < least && least - i > PP_ALIKE_BYTES ? 0 : i > least ? least : i;
+        if (!far || other == i || other >= n)
+            continue;
+        if (pp_grow(&b->alike, &b->cap_alike, b->n_alike + 1, sizeof *b->alike) != 0) {
+            no_memory(b);
+            return;
+        }
+        b->alike[b->n_alike++] = (struct pp_alike){places[i], places[other], rule};
+    }
+}
+
 static uint32_t emit_repeat(struct pp_builder *b, const struct pp_gx *x, uint32_t next, unsigned depth)
 {
     enum { COPIES_MOST = 256, SIZE_MOST = 1 << 12 };
     const uint32_t least = x->b, most = x->c;
-    uint32_t copies = most == UINT32_MAX ? least : most, each = x->a, at = next;
-    if (copies > 1 && size_of(b, each, SIZE_MOST) > 1 && size_of(b, each, SIZE_MOST) * (uint64_t)copies > COPIES_MOST)
+    uint32_t copies = most == UINT32_MAX ? least : most, each = x->a, at = next, *places = NULL;
+    const bool many = copies > 2 * PP_ALIKE_BYTES;
+    if (many || (copies > 1 && size_of(b, each, SIZE_MOST) > 1 &&
+                 size_of(b, each, SIZE_MOST) * (uint64_t)copies > COPIES_MOST))
         each = as_rule(b, each);
+    if (many && !b->code && !(places = pp_malloc(copies * sizeof *places)))
+        no_memory(b);
     if (most == UINT32_MAX) {
         at = node(b, PP_NODE_SPLIT, 0, 0, 0, next);
         const uint32_t body = emit(b, each, at, depth);
@@ -342,7 +366,12 @@ static uint32_t emit_repeat(struct pp_builder *b, const struct pp_gx *x, uint32_
         at = emit(b, each, at, depth);
         if (most != UINT32_MAX && i > least)
             at = node(b, PP_NODE_SPLIT, 0, 0, at, next);
+        if (places)
+            places[i - 1] = at;
     }
+    if (places && !b->code)
+        note_alike(b, places, copies, x, b->exprs[each].a);
+    pp_free(places);
     return at;
 }
 
@@ -608,6 +637,20 @@ static enum pp_code check(const struct pp_builder *b, struct pp_grammar *g, bool
 
 /* --- compiling --------------------------------------------------------------------------------------------------- */
 
+/* A repetition of what may be empty could be over at once, wherever it is. */
+static bool make_alike(const struct pp_builder *b, struct pp_grammar *g)
+{
+    if (!b->n_alike)
+        return true;
+    g->alike = pp_malloc(g->n_nodes * sizeof *g->alike);
+    for (uint32_t i = 0; g->alike && i < g->n_nodes; i++)
+        g->alike[i] = i;
+    for (size_t i = 0; g->alike && i < b->n_alike; i++)
+        if (!g->nullable[b->alike[i].rule])
+            g->alike[b->alike[i].node] = b->alike[i].other;
+    return g->alike;
+}
+
 static void make_classes(struct pp_grammar *g)
 {
     bool begins[257] = {true};
@@ -656,6 +699,8 @@ enum pp_code pp_gb_compile(struct pp_builder *b, bool named, struct pp_grammar *
         *err = b->err;
     if (!code)
         code = check(b, g, named, err);
+    if (!code && !make_alike(b, g))
+        code = pp_fail_nomem(err, "the grammar");
     if (code) {
         pp_grammar_free(g);
         return code;
@@ -679,5 +724,6 @@ void pp_grammar_free(struct pp_grammar *g)
     pp_free(g->nodes);
     pp_free(g->starts);
     pp_free(g->nullable);
+    pp_free(g->alike);
     pp_free(g);
 }

@@ -21,6 +21,7 @@ enum {
     PP_GRAMMAR_DEPTH_MOST = 200,     /* parentheses within parentheses */
     PP_GRAMMAR_REPEAT_MOST = 100000, /* n of {m,n} */
 };
+enum { PP_ALIKE_BYTES = 32 };
 
 /* --- compiled ---------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +53,8 @@ struct pp_grammar {
     uint32_t n_rules;
     struct pp_token_reference *tokens;  /* [n_tokens] */
     uint32_t n_tokens;
+    uint32_t *alike;                    /* [n_nodes], or NULL: for a place in a long counted repetition another one,
+                                         * from which the same texts of up to PP_ALIKE_BYTES bytes may follow */
     uint8_t classes[256];               /* bytes that no node tells apart have the same class */
     unsigned n_classes;
 };
@@ -89,7 +92,10 @@ struct pp_builder {
     /* while compiling */
     struct pp_node *nodes;
     size_t n_nodes, cap_nodes;
-    uint32_t rule;
+    struct pp_alike {
+        uint32_t node, other, rule; /* rule: what is repeated */
+    } *alike;
+    size_t n_alike, cap_alike;
 };
 
 void pp_gb_init(struct pp_builder *b);

@@ -11,6 +11,7 @@ enum { UNKNOWN = -2 };
 enum { DEPTH_MOST = 2000 };             /* rules that begin with each other */
 #define TEMP 0x80000000u                /* frames of the closure that is computed are numbered from here on */
 enum { TRIM_FROM = 16 << 20, BYTES_MOST = 128 << 20 };
+enum { WORK_MOST = 1 << 25 };           /* items looked at for one token: a second, thousands of times what is usual */
 
 /* --- failures ---------------------------------------------------------------------------------------------------- */
 
@@ -88,6 +89,29 @@ static size_t bytes_used(const struct pp_matcher *m)
            m->n_states * (sizeof *m->states + m->g->n_classes * sizeof *m->next);
 }
 
+static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, size_t n);
+
+/* Its callers' frames are older, so that theirs are known. */
+static bool find_alike(struct pp_matcher *m, uint32_t frame)
+{
+    const struct pp_frame f = m->frames[frame];
+    struct pp_item *links = pp_malloc(f.n * sizeof *links);
+    bool other = false;
+    if (!links)
+        return false;
+    for (uint32_t i = 0; i < f.n; i++) {
+        const struct pp_item x = m->links[f.first + i];
+        links[i] = (struct pp_item){m->g->alike[x.node], m->frames[x.frame].alike};
+        other = other || links[i].node != x.node || links[i].frame != x.frame;
+    }
+    const uint32_t alike = other ? intern_frame(m, links, sort_items(links, f.n)) : frame;
+    pp_free(links);
+    if (alike == UINT32_MAX)
+        return false;
+    m->frames[frame].alike = alike;
+    return true;
+}
+
 /* The number of the frame with these sorted links; UINT32_MAX on failure. */
 static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, size_t n)
 {
@@ -107,11 +131,16 @@ static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, 
         no_memory(m);
         return UINT32_MAX;
     }
+    const uint32_t frame = (uint32_t)m->n_frames;
+    m->frames[frame] = (struct pp_frame){.first = (uint32_t)m->n_links, .n = (uint32_t)n, .alike = frame};
     memcpy(m->links + m->n_links, links, n * sizeof *links);
-    m->frames[m->n_frames] = (struct pp_frame){.first = (uint32_t)m->n_links, .n = (uint32_t)n};
     m->n_links += n;
     t->slots[at] = (uint32_t)++m->n_frames;
-    return (uint32_t)m->n_frames - 1;
+    if (m->g->alike && frame > ROOT && !find_alike(m, frame)) {
+        no_memory(m);
+        return UINT32_MAX;
+    }
+    return frame;
 }
 
 static bool state_table_grow(struct pp_matcher *m)
@@ -208,7 +237,10 @@ static bool add(struct pp_matcher *m, uint32_t node, uint32_t frame)
     const struct pp_item x = {node, frame};
     if (!m->g->nodes[node].live)
         return true;
-    m->work++;
+    if (++m->work > WORK_MOST) {
+        too_ambiguous(m);
+        return false;
+    }
     size_t at = seen_slot(m, x);
     for (; m->seen[at] >> 32 == m->generation; at = (at + 1) & (m->n_seen - 1)) {
         const struct pp_item *y = &m->found[(uint32_t)m->seen[at]];
@@ -414,6 +446,19 @@ int32_t pp_matcher_hole(struct pp_matcher *m, int32_t state, uint32_t frame)
     return closure_end(m);
 }
 
+int32_t pp_matcher_alike(struct pp_matcher *m, int32_t state)
+{
+    if (!m->g->alike || state <= 0)
+        return state;
+    const struct pp_state s = m->states[state];
+    m->n_scratch = 0;
+    if (!scratch_add(m, m->items + s.first, s.n))
+        return PP_STATE_FAILED;
+    for (uint32_t i = 0; i < s.n; i++)
+        m->scratch[i].frame = m->frames[m->scratch[i].frame].alike;
+    return intern_state(m, m->scratch, sort_items(m->scratch, s.n));
+}
+
 int32_t pp_matcher_token(struct pp_matcher *m, int32_t state, int32_t token, const char *s, size_t n,
                          const int32_t *ids)
 {
@@ -555,6 +600,7 @@ enum pp_code pp_grammar_matches(const struct pp_grammar *g, const char *text, si
         return PP_ERR_NOMEM;
     int32_t state = pp_matcher_start(&m);
     for (size_t i = 0; i < n && state > 0; i++) {
+        m.work = 0;
         state = pp_matcher_step(&m, state, (uint8_t)text[i]);
         pp_matcher_trim(&m, &state);
     }

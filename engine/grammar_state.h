@@ -7,8 +7,8 @@
  *
  * Frames and whole states (sorted lists of items) are interned: equal ones have the same number. So a state is a
  * number, a copy costs nothing, which is what speculation needs, and each (state, class of bytes) is computed once and
- * then looked up, as in a lazily built DFA. `[1, [2], 3` is in the same state after each element of the same list. JSON soon
- * has no new states except at depths not reached before.
+ * then looked up, as in a lazily built DFA. `[1, [2], 3` is in the same state after each element of the same list, and
+ * JSON soon has no new states except at depths not reached before.
  *
  * Work is bounded: a state has at most PP_ITEMS_MOST items, or the grammar is refused as too ambiguous. Memory is
  * bounded, too: pp_matcher_trim, called between tokens, drops all states but those named when there are many. */
@@ -38,6 +38,7 @@ struct pp_state {
 };
 struct pp_frame {
     uint32_t first, n;      /* links: items to go on with at the end of the rule */
+    uint32_t alike;         /* the frame with links that are alike (pp_grammar.alike) */
 };
 struct pp_table {
     uint32_t *slots;        /* [n_slots], a power of two; each a number + 1, 0: free */
@@ -60,7 +61,7 @@ struct pp_matcher {
     struct pp_frame *frames; /* frame 0 is the hole, frame 1 that of the root */
     size_t n_frames, cap_frames;
     struct pp_table state_table, frame_table;
-    uint64_t work;          /* items so far; the caller may set it to 0 */
+    uint64_t work;          /* items looked at; limited: the caller sets it to 0 before each token */
     /* of the closure that is computed */
     struct pp_item *found;  /* [n_found] items, also those still to be looked at */
     size_t n_found, cap_found;
@@ -99,6 +100,9 @@ bool pp_matcher_over(const struct pp_matcher *m, int32_t state);
 /* The items of a state that have this frame, but above a hole, which stands for any stack; states that are reached when
  * the rule has ended say so (pops). What happens within a rule does not depend on the stack. */
 int32_t pp_matcher_hole(struct pp_matcher *m, int32_t state, uint32_t frame);
+/* A state after which the same texts of up to PP_ALIKE_BYTES bytes may follow, and which is the same for most places
+ * of a long counted repetition. */
+int32_t pp_matcher_alike(struct pp_matcher *m, int32_t state);
 /* The state in which a frame's rule has just ended. */
 int32_t pp_matcher_returned(struct pp_matcher *m, uint32_t frame);
 /* Drops all states but *keep, which gets a new number, if there are many. True: it did, and what is known about states
