@@ -9,6 +9,7 @@
 #include "engine/base/memory.h"
 #include "engine/engine_int.h"
 #include "engine/fit.h"
+#include "engine/grammar_mask.h"
 #include "engine/switched.h"
 
 enum { MAX_THREADS = 512 };
@@ -342,6 +343,7 @@ void pp_engine_free(struct pp_engine *e)
     if (!e)
         return;
     pp_switched_free(e);
+    pp_trie_free(e->trie);
     pp_cpu_free(e->cpu);
     for (int t = 0; t < PP_MAX_TIERS; t++)
         pp_kv_pool_free(e->tier[t].kv);

@@ -20,6 +20,7 @@
 #include "engine/base/hash.h"
 #include "engine/stats.h"
 
+struct pp_grammar_use;
 struct pp_imatrix;
 struct pp_tokenizer;
 
@@ -339,6 +340,7 @@ struct pp_gen_options {
     const int32_t *written;      /* [n_written] control tokens that are written to the text, after PP_CONTROL_MARK, and
                                   * do not end the answer (reasoning.h); at most PP_MAX_WRITTEN */
     int n_written;
+    const struct pp_grammar_use *grammar; /* what the answer must match (grammar.h); or NULL */
     struct pp_seq *draft;        /* a sequence of a draft model's engine, with its own adapters; or NULL */
     bool lookup;                 /* prompt lookup: drafts what followed the same tokens before, also next to a model */
     int draft_max;               /* drafted tokens per pass, at most PP_DRAFT_MAX_LIMIT; 0: PP_DRAFT_MAX_DEFAULT */
@@ -360,7 +362,7 @@ enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_
  * engine, living or freed, has computed for the same tokens under the same adapters. The rest is computed by
  * pp_gen_step, batched with other answers. Strings in opt are copied; seq and opt->draft must outlive the answer and
  * serve no other. PP_ERR_USAGE: an empty prompt; PP_ERR_UNSUPPORTED: an encoder; PP_ERR_CONTEXT: the prompt leaves no
- * room for an answer; PP_ERR_NOMEM. */
+ * room for an answer; PP_ERR_NOMEM; or the grammar does not fit the model (PP_ERR_USAGE). */
 enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           struct pp_gen **out, struct pp_error *err);
 

@@ -85,6 +85,7 @@ struct pp_engine {
     uint64_t measured_draft_id;  /* id of the draft engine that costs and acceptance were measured with */
     uint64_t bridge_draft_id;    /* id of the draft engine that `bridged` is about */
     bool bridged;                /* its vocabulary differs from ours */
+    struct pp_trie *trie;        /* of the vocabulary, once an answer had a grammar; or NULL */
     struct pp_row *batch;        /* [max_rows]: of the current pp_gen_step */
 
     struct pp_tail tails[PP_TAILS]; /* a ring: the tails kept last */

@@ -109,8 +109,12 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool drafted)
     }
     if (t)
         add_text(g, t, token, drafted);
+    if (g->constraint)
+        pp_constraint_accept(g->constraint, token, NULL); /* the next choice tells what went wrong */
     if (find_stop(g, g->held.data, n_settled(g)) < n_settled(g))
         g->finish = PP_FINISH_STOP; /* draft tokens after it are not part of the answer */
+    else if (g->constraint && pp_constraint_over(g->constraint))
+        g->finish = PP_FINISH_END;
     else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
@@ -121,7 +125,11 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool drafted)
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history)
 {
     uint64_t t0 = pp_now_ns();
-    struct pp_choice choice = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
+    struct pp_choice choice = {.token = -1, .second = -1};
+    g->sampler.allowed = NULL;
+    if (!g->constraint ||
+        !pp_constraint_allowed(g->constraint, (int)(n_history - g->n), &g->sampler.allowed, NULL))
+        choice = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
     uint64_t ns = pp_now_ns() - t0;
     g->stats.sample_ns += ns;
     g->seq->engine->stats.sample_ns += ns;
@@ -130,6 +138,8 @@ struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_
 
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 {
+    if (g->constraint)
+        return pp_constraint_stuck(g->constraint, err);
     if (g->sampling.n_bias)
         return pp_fail(err, PP_ERR_USAGE, "the logit biases forbid every token; remove some");
     if (g->seq->adapters.n)
@@ -211,6 +221,28 @@ void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted)
 
 /* --- life ------------------------------------------------------------------------------------------------------ */
 
+/* Begins to hold the answer to a grammar; the vocabulary's trie is made for the first one. */
+static enum pp_code begin_grammar(struct pp_gen *g, const struct pp_grammar_use *use, struct pp_error *err)
+{
+    struct pp_engine *e = g->seq->engine;
+    const struct pp_tokenizer *t = e->model->tokenizer;
+    const int64_t n = e->model->info.n_vocab;
+    if (!t)
+        return pp_fail(err, PP_ERR_USAGE, "a grammar needs a model with a vocabulary");
+    enum pp_code code = e->trie ? PP_OK : pp_trie_new(t, n, &e->trie, err);
+    int32_t *ends = code ? NULL : pp_calloc((size_t)n, sizeof *ends);
+    size_t n_ends = 0;
+    if (!code && !ends)
+        code = pp_fail_nomem(err, "an answer");
+    for (int32_t i = 0; !code && i < n && i < pp_tokenizer_n(t); i++)
+        if (pp_gen_ends(g, i))
+            ends[n_ends++] = i;
+    if (!code)
+        code = pp_constraint_new(use, t, e->trie, ends, n_ends, PP_DRAFT_MAX_LIMIT, &g->constraint, err);
+    pp_free(ends);
+    return code;
+}
+
 static enum pp_code copy_stops(struct pp_gen *g, const struct pp_gen_options *opt, struct pp_error *err)
 {
     g->stops = pp_calloc((size_t)opt->n_stops, sizeof *g->stops);
@@ -257,6 +289,8 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     g->sampler.suppressed = pp_source_suppressed(e->model->source, &g->sampler.n_suppressed);
     if (!code)
         code = copy_stops(g, opt, err);
+    if (!code && opt->grammar)
+        code = begin_grammar(g, opt->grammar, err);
     if (!code)
         code = pp_spec_new(g, opt, err);
     return code ? code : pp_cpu_reserve_outputs(e->cpu, e->max_draft + e->n_answers, err);
@@ -374,6 +408,7 @@ void pp_gen_free(struct pp_gen *g)
     pp_buf_free(&g->held);
     pp_buf_free(&g->held_drafted);
     pp_sampler_free(&g->sampler);
+    pp_constraint_free(g->constraint);
     pp_spec_free(g);
     pp_free(g);
 }

@@ -6,6 +6,7 @@
 #ifndef PP_ENGINE_GENERATE_INT_H
 #define PP_ENGINE_GENERATE_INT_H
 
+#include "engine/constraint.h"
 #include "engine/engine_int.h"
 #include "engine/sampler.h"
 #include "engine/speculate.h"
@@ -23,6 +24,7 @@ struct pp_gen {
     const int32_t *forced;
     int64_t n_forced;
     bool ignore_end;
+    struct pp_constraint *constraint; /* to a grammar; or NULL */
     int32_t written[PP_MAX_WRITTEN];
     int n_written;
     char **stops;

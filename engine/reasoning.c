@@ -209,6 +209,12 @@ struct pp_reasoning_frame pp_reasoning_frame(const struct pp_reasoning *r, enum 
     return f;
 }
 
+int32_t pp_reasoning_opener(const struct pp_reasoning *r, const struct pp_tokenizer *t, bool *header)
+{
+    *header = r->tags && r->tags->harmony;
+    return r->tags ? token_of(t, r->tags->tag[OPEN]) : -1;
+}
+
 const char *pp_reasoning_skip(const struct pp_reasoning *r, enum pp_answer_begin begins)
 {
     if (!r->tags || begins == PP_BEGINS_ANSWER)
@@ -281,6 +287,11 @@ void pp_reasoner_free(struct pp_reasoner *p)
 enum pp_part pp_reasoner_part(const struct pp_reasoner *p)
 {
     return p->part;
+}
+
+bool pp_reasoner_answers(const struct pp_reasoner *p)
+{
+    return p->state == ANSWER || p->state == AFTER || (p->state == BODY && p->part == PP_PART_ANSWER);
 }
 
 bool pp_reasoner_over(const struct pp_reasoner *p)

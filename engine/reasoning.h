@@ -50,6 +50,9 @@ struct pp_reasoning_frame {
 };
 struct pp_reasoning_frame pp_reasoning_frame(const struct pp_reasoning *r, enum pp_answer_begin begins,
                                              bool has_reasoning, bool has_answer, bool *reasoning);
+/* Where the model decides whether to think: the token with which it does, or -1. *header: what it answers has a header
+ * of its own, thinking or not (harmony). */
+int32_t pp_reasoning_opener(const struct pp_reasoning *r, const struct pp_tokenizer *t, bool *header);
 /* The text to add to a prompt that ends like this, so that the model answers without thinking. */
 const char *pp_reasoning_skip(const struct pp_reasoning *r, enum pp_answer_begin begins);
 
@@ -78,6 +81,8 @@ void pp_reasoner_feed(struct pp_reasoner *p, const char *bytes, size_t n);
 /* Nothing more comes: hands out what was held back. */
 void pp_reasoner_end(struct pp_reasoner *p);
 enum pp_part pp_reasoner_part(const struct pp_reasoner *p); /* what is being written: ANSWER, REASONING or OTHER */
+/* Whether what comes now is the answer: its reasoning, if any, and a header are over. */
+bool pp_reasoner_answers(const struct pp_reasoner *p);
 /* The answer is complete by the rules of its format, though the model may go on; what follows is dropped. */
 bool pp_reasoner_over(const struct pp_reasoner *p);
 

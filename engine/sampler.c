@@ -84,6 +84,17 @@ static void suppress(struct pp_sampler *s)
             s->logits[s->suppressed[i]] = -INFINITY;
 }
 
+static void only_allowed(struct pp_sampler *s)
+{
+    for (int32_t i = 0; i < s->n_vocab; i += 64) {
+        const uint64_t word = s->allowed[i / 64];
+        const int32_t n = s->n_vocab - i < 64 ? s->n_vocab - i : 64;
+        for (int32_t k = 0; k < n && word != UINT64_MAX; k++)
+            if (!(word >> k & 1))
+                s->logits[i + k] = -INFINITY;
+    }
+}
+
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
 /* Min-p: the smallest logit that is still at least p times as likely as the best (arXiv 2407.01082). */
@@ -254,11 +265,13 @@ static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct 
 struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
                                    const int32_t *history, int64_t n_history)
 {
-    if (changes_logits(p) || s->n_suppressed) {
+    if (changes_logits(p) || s->n_suppressed || s->allowed) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
         penalties(s, p, history, n_history);
         logit_bias(s, p);
         suppress(s);
+        if (s->allowed)
+            only_allowed(s);
         logits = s->logits;
     }
     pp_candidates_set(&s->candidates, logits, s->n_vocab);

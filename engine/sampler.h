@@ -13,6 +13,7 @@ struct pp_sampler {
     int32_t *counts;                /* [n_vocab]: all zero between calls */
     const int32_t *suppressed;      /* [n_suppressed]: tokens that are never chosen; the caller's, none at first */
     size_t n_suppressed;
+    const uint64_t *allowed;        /* a bit per token: no other is chosen; the caller's. NULL: all may be */
 };
 
 /* Makes its arrays; PP_ERR_NOMEM leaves nothing to be freed. */

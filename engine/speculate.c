@@ -159,6 +159,8 @@ static bool add_draft_token(struct draft_pass *p, struct pp_gen *g, int32_t toke
     struct pp_draft_state state = draft_state(p, g);
     const double accepted = pp_acceptance_probability(acceptance_of(g), source, level);
     note_proposal(s, token, source, level);
+    if (g->constraint && !pp_constraint_draft(g->constraint, s->chain_len, token))
+        return false;
     if (state.chain_len >= state.max_chain || s->n_drafted >= s->max_drafted)
         return false;
     if (s->adaptive && (accepted < (double)s->p_min ||
