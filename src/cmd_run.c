@@ -577,7 +577,9 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
         .progress = prompt_progress,
         .user = &r->bar,
     };
+    const struct pp_grammar_use use = {.grammar = r->grammar, .reasoning = &r->marks, .begins = r->begins};
     struct pp_gen *gen = NULL;
+    opt.grammar = r->grammar ? &use : NULL;
     r->asked = true;
     enum pp_code code = pp_parts_begin(&r->parts, &r->marks, r->begins)
                             ? pp_gen_start(r->seq, ids, (int64_t)n, &opt, r->cancel, &gen, err)
@@ -650,6 +652,13 @@ static enum pp_code report_context_full(const struct run *r, struct pp_error *er
                    larger.text);
 }
 
+/* Half of what a grammar describes is of no use to a program that reads it. */
+static enum pp_code report_incomplete(const struct run *r, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "the answer is cut off before the end of its grammar: %s",
+                   r->finish == PP_FINISH_LENGTH ? "give a larger -n" : "a --stop text ended it");
+}
+
 static enum pp_code answer(struct run *r, struct pp_error *err)
 {
     int32_t *ids = NULL;
@@ -670,6 +679,8 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
         (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's prompt should begin a new line */
     if (!code && r->finish == PP_FINISH_CONTEXT)
         code = report_context_full(r, err);
+    if (!code && r->grammar && r->finish != PP_FINISH_END)
+        code = report_incomplete(r, err);
     return code;
 }
 
@@ -810,6 +821,8 @@ static enum pp_code run(struct run *r, struct pp_error *err)
 {
     enum pp_code code = read_question(r, err);
     if (!code)
+        code = run_grammar(r->o, &r->grammar, err);
+    if (!code)
         code = run_session_open(&r->session, r->o, r->p, err);
     recall_settings(r);
     recall_choices(r);
@@ -828,6 +841,7 @@ static void run_free(struct run *r)
     pp_seq_free(r->seq);
     pp_cli_model_close(&r->draft); /* before the target's engine, whose threads it shares */
     pp_cli_model_close(&r->target);
+    pp_grammar_free(r->grammar);
     run_session_close(&r->session);
     pp_buf_free(&r->question);
     pp_parts_free(&r->parts);

@@ -4,6 +4,7 @@
 #define PP_SRC_CMD_RUN_H
 
 #include "engine/base/buf.h"
+#include "engine/grammar.h"
 #include "src/branch.h"
 #include "src/cmd_common.h"
 #include "src/parts.h"
@@ -33,6 +34,7 @@ struct run {
     struct pp_seq *seq, *draft_seq;
     struct run_session session;
     struct pp_sampling sampling;
+    struct pp_grammar *grammar; /* what the answer must match; or NULL */
     struct pp_buf question;
     struct pp_buf written;    /* as the model wrote it, before it is split */
     struct pp_buf written_drafted; /* for each byte of `written`, whether its token was drafted */
@@ -62,6 +64,8 @@ struct run_note {
     const char *settings;     /* JSON object: the settings of the conversation */
 };
 
+/* Reads what --grammar-file or --json-schema gives; *out is NULL without either. */
+enum pp_code run_grammar(const struct pp_options *o, struct pp_grammar **out, struct pp_error *err);
 /* Makes the prompt: the conversation and the question, rendered by the chat template, or with --raw the question as
  * it is. If it does not fit into the context, does what --overflow says, which may include generating a summary.
  * *ids [*n]: pp_free. */

@@ -142,6 +142,9 @@ struct pp_options {
 
     bool help, version;
     const char *completion;    /* --completion WHAT: a shell, or the kind of names to list; or NULL */
+
+    const char *grammar_file;  /* run --grammar-file */
+    const char *json_schema;   /* run --json-schema: a file, or the schema itself */
 };
 
 /* Fills *o. Strings point into argv, the environment, or memory that is valid until exit. PP_ERR_USAGE names the

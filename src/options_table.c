@@ -255,6 +255,12 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_ANSWER,
      .help = "random seed: the same seed gives the same answer; default: a new one each time",
      .own = {{LORA, "train: random seed: the same seed gives the same adapter (0)"}}},
+    {.name = "grammar-file", .arg = "FILE", .choices = "FILE", .set = pp_set_file,
+     AT(grammar_file), .commands = RUN, .group = PP_GROUP_ANSWER,
+     .help = "write an answer that matches the grammar in this file (GBNF; doc/grammar.md)"},
+    {.name = "json-schema", .arg = "SCHEMA", .choices = "FILE", .set = pp_set_file, AT(json_schema), .commands = RUN,
+     .group = PP_GROUP_ANSWER,
+     .help = "write JSON that fits this JSON Schema: a file, or the schema itself; {} for any object"},
     {.name = "logit-bias", .arg = "ID+X", .set = pp_set_logit_bias, .min = -1000, .max = 1000, .commands = TALK,
      .section = "sampling", .group = PP_GROUP_ANSWER,
      .help = "add X to the logit of token ID, subtract it (ID-X), or forbid the token (ID-inf)"},
@@ -492,7 +498,8 @@ const struct pp_option pp_option_specs[] = {
 const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs[0];
 
 const struct pp_foreign_option pp_foreign_options[] = {
-    {"--grammar-file --json-schema --grammar", "is not available yet: pippin cannot constrain answers to a grammar"},
+    {"--grammar", "takes a grammar here only from a file: --grammar-file FILE"},
+    {"-j --json-schema-file -jf", "is --json-schema here, which takes a file or the schema itself"},
     {"-hf -hfr --hf-repo -hff --hf-file -mu --model-url",
      "is not an option here; download once with `pippin models pull hf:OWNER/NAME` (or a URL), then use -m NAME"},
     {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},

@@ -392,8 +392,11 @@ static void unknown_options(void **state)
     refuse("tokenize|--temp|1", "it belongs to: chat, run");
     refuse("embed|-n|1", "it belongs to: chat, run, bench"); /* where -n is --predict, and --n-gen */
     refuse("run|-t|513", "from 0 to 512");
-    refuse("run|--grammar-file|x", "not available yet");
-    refuse("run|--json-schema={}", "not available yet");
+    refuse("run|--grammar|root ::= x", "--grammar-file FILE");
+    refuse("run|-j|{}", "is --json-schema here");
+    refuse("run|--grammar-file|x|--json-schema={}", "--json-schema");
+    refuse("run|--json-schema={}|--ignore-eos", "ends where its grammar ends");
+    refuse("chat|--grammar-file|x", "it belongs to: run");
     refuse("run|-hf|a/b", "-m");
     refuse("run|--model=", "needs a model");
     refuse("-cnv", "chat");
