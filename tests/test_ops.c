@@ -9,6 +9,15 @@
 #include "tests/kernel_builds.h"
 #include "tests/support.h"
 
+/* Whether the machine runs this set, and its operations are not those of a lower set, which are tested for that one. */
+static bool is_tested(enum pp_isa isa)
+{
+    for (int lower = 0; lower < (int)isa; lower++)
+        if (pp_isa_runs((enum pp_isa)lower) && pp_cpu_ops((enum pp_isa)lower) == pp_cpu_ops(isa))
+            return false;
+    return pp_isa_runs(isa);
+}
+
 static uint32_t random_state = 1;
 
 static float random_float(void) /* about -2 to 2 */
@@ -42,7 +51,7 @@ static void norm_and_activations(void **state)
         for (int64_t i = 0; i < n; i++)
             assert_near(a[i], (double)x[i] * (double)w[i] / sqrt(sum / (double)n + 1e-5), 1e-5);
         for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
-            if (!pp_isa_runs((enum pp_isa)isa))
+            if (!is_tested((enum pp_isa)isa))
                 continue;
             pp_cpu_ops((enum pp_isa)isa)->rms_norm(x, w, 1e-5f, n, b);
             assert_memory_equal(a, b, (size_t)n * 4);
@@ -53,7 +62,7 @@ static void norm_and_activations(void **state)
         for (int64_t i = 0; i < n; i++)
             assert_near(a[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i], 1e-5 * (1 + fabs((double)a[i])));
         for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
-            if (!pp_isa_runs((enum pp_isa)isa))
+            if (!is_tested((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *fast = pp_cpu_ops((enum pp_isa)isa);
             fast->gate(PP_FN_SILU, 0, x, w, n, b);
@@ -94,14 +103,14 @@ static void convolutions(void **state)
                     assert_near(y[i], sum, 1e-5);
                 }
                 for (int isa = 1; isa < PP_ISA_COUNT; isa++) {
-                    if (!pp_isa_runs((enum pp_isa)isa))
+                    if (!is_tested((enum pp_isa)isa))
                         continue;
                     pp_cpu_ops((enum pp_isa)isa)->convolve(n_taps, rows, w, stride, b, n, z);
                     assert_memory_equal(y, z, (size_t)n * 4);
                 }
             }
             for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-                if (!pp_isa_runs((enum pp_isa)isa))
+                if (!is_tested((enum pp_isa)isa))
                     continue;
                 memcpy(z, x, (size_t)n * 4);
                 pp_cpu_ops((enum pp_isa)isa)->multiply(z, bias, n, z);
@@ -125,7 +134,7 @@ static void halves_to_floats(void **state)
         exact[h] = pp_f16_to_f32(half);
     }
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-        if (!pp_isa_runs((enum pp_isa)isa))
+        if (!is_tested((enum pp_isa)isa))
             continue;
         pp_cpu_ops((enum pp_isa)isa)->widen(halves + 1, N, y);
         assert_memory_equal(y, exact, sizeof y);
@@ -206,7 +215,7 @@ static void functions(void **state)
                             2e-6 * (1 + fabs((double)x[i]) + fabs((double)a[i])) +
                                 (applied[f] == PP_FN_CAP ? 1e-5 : 0));
             for (int isa = 1; isa < PP_ISA_COUNT; isa++)
-                if (pp_isa_runs((enum pp_isa)isa)) {
+                if (is_tested((enum pp_isa)isa)) {
                     memcpy(b, x, sizeof b);
                     pp_cpu_ops((enum pp_isa)isa)->apply(applied[f], number, b, N, b);
                     assert_memory_equal(a, b, sizeof a);
@@ -219,7 +228,7 @@ static void functions(void **state)
                 assert_near(a[i], exact_gate(gated[f], (double)most, (double)x[i], (double)u[i]),
                             1e-5 * (1 + fabs((double)x[i])) + 1e-6 * fabs((double)a[i]));
             for (int isa = 1; isa < PP_ISA_COUNT; isa++)
-                if (pp_isa_runs((enum pp_isa)isa)) {
+                if (is_tested((enum pp_isa)isa)) {
                     pp_cpu_ops((enum pp_isa)isa)->gate(gated[f], most, x, u, N, b);
                     assert_memory_equal(a, b, sizeof a);
                 }
@@ -255,7 +264,7 @@ static void xielu_of_four_numbers(void **state)
             assert_near(a[i], want, 1e-6 * (1 + fabs(want)));
         }
         for (int isa = 1; isa < PP_ISA_COUNT; isa++)
-            if (pp_isa_runs((enum pp_isa)isa)) {
+            if (is_tested((enum pp_isa)isa)) {
                 memcpy(b, x, sizeof b);
                 pp_cpu_ops((enum pp_isa)isa)->xielu(&f, b, N, b);
                 assert_memory_equal(a, b, sizeof a);
@@ -286,7 +295,7 @@ static void layer_norms(void **state)
                 assert_near(y[i], ((double)x[i] - mean) / sqrt(square + 1e-5) * (double)w[i] +
                                       (biased ? (double)b[i] : 0), n == 1 ? 1e-3 : 2e-5);
             for (int isa = 1; isa < PP_ISA_COUNT; isa++)
-                if (pp_isa_runs((enum pp_isa)isa)) {
+                if (is_tested((enum pp_isa)isa)) {
                     memcpy(z, x, bytes); /* in place, too */
                     pp_cpu_ops((enum pp_isa)isa)->layer_norm(z, w, biased ? b : NULL, 1e-5f, n, z);
                     assert_memory_equal(y, z, bytes);
@@ -343,7 +352,7 @@ static void low_rank(void **state)
         float *down = random_floats(N * rank), *before = random_floats(N * ROWS), first[N * ROWS] = {0}, y[N * ROWS];
         float *read = random_floats(N * stride);
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-            if (!pp_isa_runs((enum pp_isa)isa))
+            if (!is_tested((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
             for (int at = 0; at < N; at++) {
@@ -385,7 +394,7 @@ static void rope_and_hadamard(void **state)
 {
     (void)state;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-        if (!pp_isa_runs((enum pp_isa)isa))
+        if (!is_tested((enum pp_isa)isa))
             continue;
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         for (int neox = 0; neox < 2; neox++) {
@@ -434,7 +443,7 @@ static void rotations_same_bits(void **state)
             cs[2 * i + 1] = sinf(0.37f * (float)i);
         }
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-            if (!pp_isa_runs((enum pp_isa)isa))
+            if (!is_tested((enum pp_isa)isa))
                 continue;
             float x[128];
             for (int i = 0; i < 128; i++)
@@ -688,7 +697,7 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
     const size_t out_bytes = (size_t)(n_q * v_dim) * sizeof(float);
     float *first = NULL;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-        if (!pp_isa_runs((enum pp_isa)isa))
+        if (!is_tested((enum pp_isa)isa))
             continue;
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         struct cache c = make_cache(type, head_dim, n, ops);
@@ -810,7 +819,7 @@ static void attention_tiles(void **state)
             for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
                 const int rows = shapes[i].rows, group = shapes[i].group, width = group * shapes[i].head_dim;
                 const int v_width = shapes[i].latent_dim ? group * shapes[i].latent_dim : width;
-                if (!pp_isa_runs((enum pp_isa)isa) || (t + i) % SHAPE_STEP)
+                if (!is_tested((enum pp_isa)isa) || (t + i) % SHAPE_STEP)
                     continue;
                 const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
                 latent_dim = shapes[i].latent_dim;
@@ -903,7 +912,7 @@ static void attention_windows(void **state)
                 struct window_case w = shapes[j];
                 w.window = windows[i];
                 for (int isa = 0; isa < PP_ISA_COUNT; isa++)
-                    if (pp_isa_runs((enum pp_isa)isa))
+                    if (is_tested((enum pp_isa)isa))
                         window_case(&w, kv_types[t], (enum pp_isa)isa, first);
             }
     pp_free(first);
@@ -915,7 +924,7 @@ static void broken_values(void **state)
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-            if (!pp_isa_runs((enum pp_isa)isa))
+            if (!is_tested((enum pp_isa)isa))
                 continue;
             const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
             struct cache c = make_cache(kv_types[t], 32, 80, ops);
@@ -939,7 +948,7 @@ static void signed_zeros(void **state)
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
             enum { HEAD = 128 };
             float zeros[3][HEAD] = {{0}}, value[HEAD] = {1};
-            if (!pp_isa_runs((enum pp_isa)isa) || kv_types[t] == PP_KV_F32 || kv_types[t] == PP_KV_F16)
+            if (!is_tested((enum pp_isa)isa) || kv_types[t] == PP_KV_F32 || kv_types[t] == PP_KV_F16)
                 continue;
             for (int i = 0; i < HEAD; i++) {
                 zeros[1][i] = -0.0f;
@@ -991,7 +1000,7 @@ static void largest_sums(void **state)
     for (int i = 0; i < QUERIES; i++)
         memcpy(q + i * HEAD, i % 2 ? x : minus, sizeof x);
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-        if (!pp_isa_runs((enum pp_isa)isa))
+        if (!is_tested((enum pp_isa)isa))
             continue;
         const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
         struct cache c = make_cache(PP_KV_Q8, HEAD, N, ops);
@@ -1080,7 +1089,7 @@ static void index_scores(void **state)
             assert_non_null(dots);
             k[n * dim - 1] = NAN;
             for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-                if (!pp_isa_runs((enum pp_isa)isa))
+                if (!is_tested((enum pp_isa)isa))
                     continue;
                 index_of_shape(pp_cpu_ops((enum pp_isa)isa), type, n_heads, dim, n, k, q, w, scores, dots);
                 assert_true(isnan(scores[n - 1]));
