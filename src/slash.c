@@ -544,11 +544,37 @@ static const struct slash *find(const char *word, size_t n)
     return NULL;
 }
 
+/* What does the work of other programs' commands that have no equal here; NULL: nothing is known about this one. */
+static const char *instead_of(const char *word)
+{
+    static const char *const others[][2] = {
+        {"show info", "/set shows the parameters, /system the system prompt, /template the chat template, /model the "
+                      "models, /stats the speed"},
+        {"list ls", "/sessions lists conversations, /model models"},
+        {"pull download", "`pippin models pull URL` in the shell downloads a model"},
+        {"prompt role", "/system sets the system prompt, /persona chooses one by name"},
+        {"image images audio video", "a model in pippin reads only text; /read FILE inserts a text file"},
+        {"tools tool mcp", "a model in pippin can only talk"},
+        {"multi", "Alt-Enter or Ctrl-J starts a new line; with --plain, \"\"\" begins and ends a message of several "
+                  "lines"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (is_word_of(others[i][0], word, strlen(word)))
+            return others[i][1];
+    return NULL;
+}
+
 static enum pp_slash unknown(struct pp_controller *c, const char *word, size_t n)
 {
     char copy[64];
     snprintf(copy, sizeof copy, "%.*s", (int)(n < 63 ? n : 63), word);
     struct pp_near near = {.wanted = copy};
+    const char *instead = instead_of(copy);
+    if (instead || ctl_param_find(copy)) {
+        ctl_notice(c, true, "there is no /%s: %s%s%s. To send it as a message, start it with //", copy,
+                   instead ? instead : "/set ", instead ? "" : copy, instead ? "" : " VALUE sets it");
+        return PP_SLASH_ERROR;
+    }
     for (size_t i = 0; i < N_COMMANDS; i++)
         pp_near_try(&near, table[i].name);
     if (near.best[0])

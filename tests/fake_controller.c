@@ -147,7 +147,7 @@ static void fill_lists(struct pp_controller *c)
     static const char *const templates[][2] = {{"model's own", "from the file"}, {"chatml", "<|im_start|>"},
         {"plain", "no template"}};
     static const char *const personas[][2] = {{"none", ""}, {"Pirate", "Answers like a pirate"},
-        {"Teacher", "Explains step by step"}};
+        {"Teacher", "Explains step by step, from the simplest case to the hardest, and asks whether all is clear"}};
     static const char *const params[][2] = {{"temp", "0.80"}, {"top-k", "40"}, {"top-p", "0.95"}, {"seed", "42"}};
     static const char *const titles[SESSIONS] = {"Rain in the harbour", "雨の港 (wide title)",
         "Evil \033]0;owned\a title"};

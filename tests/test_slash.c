@@ -61,6 +61,13 @@ static void test_unknown(void **state)
     assert_non_null(strstr(notice(), "/help"));
     assert_int_equal(fix_slash("/tmp is full"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "to send it as a message, start it with //"));
+    assert_int_equal(fix_slash("/show info"), PP_SLASH_ERROR); /* of other programs */
+    assert_non_null(strstr(notice(), "there is no /show: /set shows the parameters"));
+    assert_non_null(strstr(notice(), "To send it as a message, start it with //"));
+    assert_int_equal(fix_slash("/LS"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/sessions lists conversations"));
+    assert_int_equal(fix_slash("/temp 0.5"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "there is no /temp: /set temp VALUE sets it"));
     assert_int_equal(fix_slash("/regn 3"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "To send it as a message, start it with //"));
 }

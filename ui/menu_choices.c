@@ -27,9 +27,19 @@ static void choose_persona(struct pp_ui *ui, struct pp_menu *m)
     pp_menu_close(ui);
 }
 
+/* The system prompt, which does not fit beside its name. */
+static void persona_details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_personas(ui->controller, &n);
+    if (m->selected < n)
+        snprintf(lines[0], PP_MENU_DETAIL, "%s", list[m->selected].detail);
+}
+
 const struct pp_menu_class pp_menu_personas = {
-    .title = "Persona", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
-    .named = pp_controller_personas, .choose = choose_persona,
+    .title = "Persona", .columns = true, .hint = "Enter chooses   Esc closes   /persona save NAME adds one",
+    .empty = "There are no personas.",
+    .named = pp_controller_personas, .choose = choose_persona, .n_details = 1, .details = persona_details,
 };
 
 /* --- presets of adapters ------------------------------------------------------------------------------------ */

@@ -133,9 +133,11 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen) {
         pp_signals_close();
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the terminal '%s' (TERM) is unknown; install its terminfo entry, or "
-                                                "use --plain",
-                       getenv("TERM") ? getenv("TERM") : "");
+        const char *name = getenv("TERM");
+        if (!name || !*name)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "TERM, the terminal's type, is not set; set it, or use --plain");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the terminal \"%s\" (TERM) is unknown; install its terminfo entry, or "
+                                                "use --plain", name);
     }
     set_term(scr.screen);
     if (!cursor_address) {

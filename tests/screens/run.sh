@@ -668,9 +668,15 @@ menu_letters() { # vi's letters, in menus without a search
         keys j && see "sample from the" && keys k && see "temperature (0.8)" && keys k && see "the same seed" && keys q &&
         gone "the same seed" && keys F2 && see "Rain in" && text "jq" && see "Search: jq"
 }
-menu_explains() { # parameters, as in --help
+unfit_terminals() { # are named, with what helps
+    start 80x24 "-u TERM" && see "TERM, the terminal's type, is not set; set it, or use --plain" && see "exit=1" &&
+        start 80x24 TERM=nosuch && see 'the terminal "nosuch" (TERM) is unknown' && see "exit=1" &&
+        start 80x24 TERM=dumb && see "cannot move its cursor; use --plain" && see "exit=1"
+}
+menu_explains() { # parameters, as in --help; the whole prompt of a persona
     start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: greedy, always the likeliest token" && keys End &&
-        see "the same seed gives the same answer" && see_behind "the same seed" "time"
+        see "the same seed gives the same answer" && see_behind "the same seed" "time" && keys Escape &&
+        gone "the same seed" && keys F5 && see Teacher && gone "all is clear" && keys End && see "asks whether all is clear"
 }
 menu_keys() { # the keys of the bar at the bottom work in a menu, too, also with Alt
     start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
@@ -1131,7 +1137,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading no_model too_large_model lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice corrected_scale two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full help_by_pages menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters unfit_terminals menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full help_by_pages menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe plain_quoted bell more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing renamed_elsewhere broken_theme
 alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here told_elsewhere a_message_at_a_time mouse"
