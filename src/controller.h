@@ -300,6 +300,8 @@ bool pp_controller_use_preset(struct pp_controller *c, size_t i);
 bool pp_controller_save_preset(struct pp_controller *c, const char *name);
 /* By name, since the list may have changed while the user was asked to confirm. */
 void pp_controller_drop_preset(struct pp_controller *c, const char *name);
+/* Saves the system prompt as a persona for all conversations, replacing one of that name. False: a notice says why. */
+bool pp_controller_save_persona(struct pp_controller *c, const char *name);
 const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n);
 void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);

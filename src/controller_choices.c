@@ -363,6 +363,65 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i)
     ctl_notice(c, false, "persona from the next answer on: %s", c->personas.items[i].name);
 }
 
+/* In: key (the name), text (the system prompt). */
+static void run_save_persona(struct pp_job *job, struct pp_store *st)
+{
+    const struct ctl_job *j = (const struct ctl_job *)job;
+    (void)st;
+    job->code = pp_persona_save(j->paths->config, j->key, j->text, &job->err);
+}
+
+static void on_persona_saved(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    const struct ctl_job *j = (const struct ctl_job *)job;
+    if (!job->code)
+        job->code = pp_personas_add(&c->personas, j->key, j->text, &job->err);
+    if (job->code) {
+        ctl_notice(c, true, "the persona was not saved: %s", job->err.text);
+    } else {
+        if (strcmp(c->session.system, j->text) == 0) {
+            snprintf(c->persona, sizeof c->persona, "%s", j->key);
+            ctl_update_session(c, UPDATE_CHOICES);
+        }
+        ctl_mark_current(c);
+        ctl_notice(c, false, "/persona %s chooses this system prompt from now on, in any conversation; it is stored in "
+                             "%s/personas", j->key, c->paths->config);
+    }
+    ctl_job_free(job);
+}
+
+bool pp_controller_save_persona(struct pp_controller *c, const char *name)
+{
+    const char *system = c->session.system;
+    const struct pp_persona *same = pp_personas_named(&c->personas, name);
+    if (!*system) {
+        ctl_notice(c, true, "there is no system prompt to save; /system TEXT sets one");
+        return false;
+    }
+    if (!pp_persona_name_valid(name)) {
+        ctl_notice(c, true, "the name of a persona must have 1 to %d bytes, without / and without a dot in front, and "
+                            "not be \"none\"", PP_PERSONA_NAME);
+        return false;
+    }
+    if (strlen(system) > PP_PERSONA_TEXT) {
+        ctl_notice(c, true, "the system prompt is too long for a persona: at most %d KB", PP_PERSONA_TEXT >> 10);
+        return false;
+    }
+    struct ctl_job *j = ctl_job_new(c, run_save_persona, on_persona_saved);
+    if (!j)
+        return false;
+    j->key = pp_strdup(same ? same->name : name); /* names that differ only in case are the same */
+    j->text = pp_strdup(system);
+    if (j->key && j->text) {
+        ctl_job_post(c, j);
+        return true;
+    }
+    ctl_notice(c, true, "out of memory");
+    ctl_job_free(&j->job);
+    return false;
+}
+
 bool pp_controller_set_system(struct pp_controller *c, const char *text)
 {
     if (!ctl_may_store(c, text) || !ctl_set_string(c, &c->session.system, text))

@@ -211,7 +211,8 @@ const struct pp_option pp_option_specs[] = {
      .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "system prompt; default: none"},
     {.name = "persona", .arg = "NAME", .choices = "PERSONA", .set = pp_set_text, AT(persona), .commands = TALK,
      .section = "sampling", .group = PP_GROUP_ANSWER,
-     .help = "the system prompt of this persona: a built-in one, such as concise, or one of pippin.conf"},
+     .help = "the system prompt of this persona: a built-in one, such as concise, or one of your own (see /persona, "
+             "pippin.conf)"},
     {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(chat_template_file),
      .commands = TALK | PP_BIT(TEMPLATE) | LORA, .section = "model", .group = PP_GROUP_ANSWER,
      .help = "use this Jinja chat template instead of the model's own"},
@@ -531,7 +532,8 @@ const struct pp_foreign_command pp_foreign_commands[] = {
     {"rm delete", "`pippin models rm NAME` removes a model from the list, `pippin sessions rm ID` deletes a "
                   "conversation"},
     {"cp", "`pippin models tag NAME TAG` gives a model another name"},
-    {"create add", "`pippin models add PATH` registers a model file under a name; for personas see pippin.conf(5)"},
+    {"create add", "`pippin models add PATH` registers a model file under a name; for personas: /persona save NAME in "
+                   "the chat"},
     {"ps stop load unload", "a model stays in memory only while a pippin process uses it"},
     {"serve server start", "pippin is not a server; in scripts use `pippin run`"},
     {"search export import backup resume continue",

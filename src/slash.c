@@ -276,9 +276,18 @@ static enum pp_slash do_template(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_persona(struct pp_controller *c, char *arg)
 {
+    static const char save[] = "save ";
     if (!*arg)
         return PP_SLASH_PERSONA_MENU;
+    if (pp_ncasecmp(arg, save, strlen(save)) == 0) {
+        arg += strlen(save);
+        return pp_controller_save_persona(c, arg + strspn(arg, " \t")) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    }
     int i = ctl_find_named(&c->persona_names, arg);
+    if (i < 0 && pp_casecmp(arg, "save") == 0) {
+        ctl_notice(c, true, "/persona save NAME");
+        return PP_SLASH_ERROR;
+    }
     if (i < 0)
         return not_listed(c, &c->persona_names, "persona", arg, "/persona");
     pp_controller_set_persona(c, (size_t)i);
@@ -501,7 +510,8 @@ static const struct slash table[] = {
      do_draft, 0},
     {"set", "params", "[NAME [VALUE]]", "show or set temperature and other parameters", do_set, 0},
     {"system", "", "[TEXT | none]", "show or set the system prompt", do_system, 0},
-    {"persona", "", "[NAME | none]", "choose a persona: a system prompt by name", do_persona, 0},
+    {"persona", "", "[NAME | none | save NAME]", "choose a persona (a system prompt by name), or save one",
+     do_persona, 0},
     {"template", "", "[NAME]", "choose the chat template", do_template, 0},
     {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
     {"overflow", "context", "[ask | stop | shift | summarise | slide]", "what to do when the context is full",

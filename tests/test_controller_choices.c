@@ -363,6 +363,79 @@ static void test_missing_template(void **state)
     assert_string_equal(fix.fake->template_source, "");
 }
 
+static bool notice_is(const char *part)
+{
+    return strstr(fix_status()->notice, part) != NULL;
+}
+
+static bool persona_is(const char *name)
+{
+    return strcmp(fix_status()->persona, name) == 0;
+}
+
+/* Puts a file into the folder of personas. */
+static void put_persona(const char *name, const char *text, size_t n)
+{
+    char path[700];
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/personas/%s", fix.paths.config, name);
+    assert_ok(pp_make_dirs_of(path, &err), err);
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+}
+
+/* A system prompt can be saved as a persona, which is there at the next start, too. */
+static void test_saved_persona(void **state)
+{
+    static const char *const bad[] = {"none", "None", "a/b", ".x", "../x", "x\xFF",
+                                      "0123456789 123456789 123456789 1234567890"};
+    char *again[] = {"pippin", "chat", "-m", fix.model, "--persona", "REVIEWER two", NULL};
+    size_t n;
+    (void)state;
+    put_persona("Dropped in.txt", "Be kind.\r\n", 10);
+    put_persona("bad.txt", "M\374ller", 6);
+    put_persona("nul.txt", "a\0b", 3);
+    put_persona("none.txt", "x", 1);
+    put_persona("notes.md", "x", 1);
+    put_persona(".txt", "x", 1);
+    parse_options(again, 4);
+    fixture_ready(&fix);
+    const struct pp_named *list = pp_controller_personas(fix.c, &n);
+    const int dropped = find(list, n, "Dropped in");
+    assert_true(dropped > 0);
+    assert_string_equal(list[dropped].detail, "Be kind.");
+    assert_true(find(list, n, "bad") < 0 && find(list, n, "nul") < 0 && find(list, n, "notes") < 0);
+    assert_string_equal(list[0].detail, "no system prompt");
+    assert_string_equal(list[n - 1].name, "Dropped in");
+    assert_true(pp_controller_set_system(fix.c, "Name the line.\nSay nothing else.\n"));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(pp_controller_save_persona(fix.c, bad[i]));
+        assert_true(notice_is("the name of a persona must have 1 to 40 bytes"));
+    }
+    assert_true(pp_controller_save_persona(fix.c, "reviewer two"));
+    pump_until(&fix, persona_is("reviewer two"));
+    assert_true(notice_is("/persona reviewer two chooses this system prompt"));
+    assert_true(pp_controller_set_system(fix.c, "Be nice."));
+    assert_true(pp_controller_save_persona(fix.c, "PIRATE")); /* the built-in one, replaced */
+    pump_until(&fix, persona_is("pirate"));
+    start_again(again, 6);
+    list = pp_controller_personas(fix.c, &n);
+    const int saved = find(list, n, "reviewer two");
+    assert_true(saved > 0 && list[saved].current);
+    assert_string_equal(list[saved].detail, "Name the line.\nSay nothing else.\n");
+    assert_string_equal(list[find(list, n, "pirate")].detail, "Be nice.");
+}
+
+/* One that cannot be written is reported. */
+static void test_unsaved_persona(void **state)
+{
+    (void)state;
+    snprintf(fix.paths.config, sizeof fix.paths.config, "/dev/null/x");
+    assert_true(pp_controller_set_system(fix.c, "Be nice."));
+    assert_true(pp_controller_save_persona(fix.c, "nice"));
+    pump_until(&fix, notice_is("the persona was not saved: "));
+    assert_string_equal(fix_status()->persona, "");
+}
+
 /* A persona's name in pippin.conf that is too long is cut at a character boundary. */
 static void test_long_persona(void **state)
 {
@@ -390,6 +463,8 @@ TEST_GROUP(controller_choices)
     const struct CMUnitTest tests[] = {
         FRESH(test_choices_are_kept),
         cmocka_unit_test(test_long_persona),
+        FRESH(test_saved_persona),
+        READY(test_unsaved_persona),
         FRESH(test_chosen_while_saving),
         FRESH(test_options_are_kept),
         FRESH(test_configuration_is_weaker),

@@ -299,6 +299,10 @@ static void test_draft_and_persona(void **state)
     assert_non_null(strstr(notice(), "tutor"));
     assert_int_equal(fix_slash("/persona none"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->persona, "");
+    assert_int_equal(fix_slash("/persona save mine"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "no system prompt to save"));
+    assert_int_equal(fix_slash("/persona save"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/persona save NAME"));
     assert_int_equal(fix_slash("/system Be brief."), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/system"), PP_SLASH_DONE);
     assert_non_null(strstr(notice(), "Be brief."));

@@ -65,6 +65,7 @@ static void offer_named(struct pp_ui *ui, struct pp_completion *c, const struct 
 /* Offers the arguments of a command. */
 static void offer_arguments(struct pp_ui *ui, struct pp_completion *c, const char *command, const char *args)
 {
+    const bool persona = strcmp(command, "persona") == 0;
     if (strcmp(command, "help") == 0)
         offer_commands(c);
     else if (strcmp(command, "theme") == 0)
@@ -73,13 +74,15 @@ static void offer_arguments(struct pp_ui *ui, struct pp_completion *c, const cha
         offer_models(ui, c);
     else if (strcmp(command, "set") == 0)
         offer_named(ui, c, pp_controller_params);
-    else if (strcmp(command, "persona") == 0)
+    else if (persona)
         offer_named(ui, c, pp_controller_personas);
     else if (strcmp(command, "template") == 0)
         offer_named(ui, c, pp_controller_templates);
     else if (strcmp(command, "lora") == 0)
         offer_adapters(ui, c);
-    if (strcmp(command, "persona") != 0 && !strstr(args, "TEXT")) /* the list of personas includes "none" */
+    if (persona)
+        pp_completion_offer(c, "save "); /* the list includes "none" */
+    else if (!strstr(args, "TEXT"))
         pp_completion_offer_words(c, args);
 }
 
