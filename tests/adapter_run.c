@@ -22,7 +22,7 @@ void close_run(struct run *r)
     pp_model_close(r->model);
 }
 
-float *logits_of(const struct run *r, const struct pp_adapter_use *use, int n)
+float *adapter_logits(const struct run *r, const struct pp_adapter_use *use, int n)
 {
     struct pp_error err;
     struct pp_seq *s;
@@ -54,12 +54,12 @@ void run_gives_merged(merge_fn *merge, const struct folder *f, const char *path,
     struct pp_error err;
     struct pp_adapter *a;
     const int64_t n = TOKENS * pp_model_info(base.model)->n_vocab;
-    float *alone = logits_of(&base, NULL, 0);
+    float *alone = adapter_logits(&base, NULL, 0);
     assert_ok(pp_adapter_load_exact(base.model, path, &a, &err), err);
     for (int i = 0; i < 3; i++) {
         struct run merged = open_run(merge(f, model, rank, scale, (double)strengths[i]), 2);
-        float *x = logits_of(&base, &(struct pp_adapter_use){a, strengths[i]}, 1);
-        float *y = logits_of(&merged, NULL, 0);
+        float *x = adapter_logits(&base, &(struct pp_adapter_use){a, strengths[i]}, 1);
+        float *y = adapter_logits(&merged, NULL, 0);
         assert_true(farthest(alone, y, n) > 0.01);
         assert_near(farthest(x, y, n), 0, 1e-4);
         pp_free(x);

@@ -16,7 +16,7 @@ struct run {
 struct run open_run(const char *path, int n_threads);
 void close_run(struct run *r);
 /* Logits of all tokens, [TOKENS, n_vocab]; pp_free. */
-float *logits_of(const struct run *r, const struct pp_adapter_use *use, int n);
+float *adapter_logits(const struct run *r, const struct pp_adapter_use *use, int n);
 double farthest(const float *a, const float *b, int64_t n); /* the largest difference */
 
 /* The adapter at `path` gives, at several strengths, the logits of the model with the adapter in the folder merged in

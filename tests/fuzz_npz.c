@@ -11,7 +11,7 @@
 static void put(struct pp_buf *b, uint64_t value, int n)
 {
     for (int i = 0; i < n; i++)
-        pp_buf_char(b, (char)(uint8_t)(value >> 8 * i));
+        pp_buf_char(b, (char)(uint8_t)(i < 8 ? value >> 8 * i : 0));
 }
 
 static uint32_t checksum(const uint8_t *data, size_t n)

@@ -517,7 +517,7 @@ static void replaced_whole(void **state)
     snprintf(f.parts[1].name, sizeof f.parts[1].name, "base_model.model.lm_head.modules_to_save.default.weight");
     folder_add(&f, "base_model.model.lm_head.original_module.weight", s.n_vocab, s.n_embd, 0, 1);
     assert_ok(pp_adapter_load(base.model, folder_write_peft(&f, replaced_config), &a, &err), err);
-    float *x = logits_of(&base, &(struct pp_adapter_use){a, 1}, 1), *y = logits_of(&merged, NULL, 0);
+    float *x = adapter_logits(&base, &(struct pp_adapter_use){a, 1}, 1), *y = adapter_logits(&merged, NULL, 0);
     assert_memory_equal(x, y, (size_t)(TOKENS * s.n_vocab) * sizeof *x);
     pp_free(x);
     pp_free(y);
@@ -1022,7 +1022,7 @@ static void loads_without_memory(const struct tiny_shape *s, const struct folder
             fail_msg("allocation %d failed and the error was %d: %s", (int)nth, (int)code, err.text);
         assert_true(nth < 10000);
     }
-    float *alone = logits_of(&r, NULL, 0);
+    float *alone = adapter_logits(&r, NULL, 0);
     assert_ok(pp_seq_new(r.engine, &seq, &err), err);
     code = PP_ERR_NOMEM;
     for (uint64_t nth = 1; code; nth++) {
@@ -1030,7 +1030,7 @@ static void loads_without_memory(const struct tiny_shape *s, const struct folder
         code = pp_seq_set_adapters(seq, &(struct pp_adapter_use){a, 1}, 1, &err);
         pp_mem_fail_at(0, 0);
         assert_true(!code || (code == PP_ERR_NOMEM && !pp_seq_uses(seq, a)));
-        float *still = logits_of(&r, NULL, 0);
+        float *still = adapter_logits(&r, NULL, 0);
         assert_memory_equal(alone, still, (size_t)(TOKENS * s->n_vocab) * sizeof *alone);
         pp_free(still);
     }
@@ -1038,8 +1038,8 @@ static void loads_without_memory(const struct tiny_shape *s, const struct folder
     struct run fresh = open_run(r.model->info.path, 2);
     struct pp_adapter *again;
     assert_ok(pp_adapter_load(fresh.model, path, &again, &err), err);
-    float *got = logits_of(&r, &(struct pp_adapter_use){a, 1}, 1);
-    float *want = logits_of(&fresh, &(struct pp_adapter_use){again, 1}, 1);
+    float *got = adapter_logits(&r, &(struct pp_adapter_use){a, 1}, 1);
+    float *want = adapter_logits(&fresh, &(struct pp_adapter_use){again, 1}, 1);
     assert_memory_equal(got, want, (size_t)(TOKENS * s->n_vocab) * sizeof *got);
     assert_memory_not_equal(got, alone, sizeof *got);
     pp_free(got);

@@ -33,7 +33,7 @@ struct oddity {
 static void put(struct pp_buf *b, uint64_t value, int n)
 {
     for (int i = 0; i < n; i++)
-        pp_buf_char(b, (char)(uint8_t)(value >> 8 * i));
+        pp_buf_char(b, (char)(uint8_t)(i < 8 ? value >> 8 * i : 0));
 }
 
 /* The checksum by its definition, the remainder of a division of polynomials. */
@@ -232,10 +232,9 @@ static void hostile_members(void **state)
     refuses_array(">f4", "False", "2, 3", PP_ERR_UNSUPPORTED, "first is not F32, F16 or BF16");
     refuses_array("<f4", "True", "1, 2, 3", PP_ERR_UNSUPPORTED, "first has 3 dimensions in Fortran's order");
     static const char *const shapes[] = {"2, 4", "", "-2, -3", "6, 1, 1, 1, 1", "2, 3, 0", "4294967302, 3",
-                                         "0, 18446744073709551615", "18446744073709551617, 6", "2, 3", "x", "2 3 ,,("};
+                                         "0, 18446744073709551615", "18446744073709551617, 6", "x", "2 3 ,,("};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(shapes[i], "2, 3") != 0)
-            refuses_array("<f4", "False", shapes[i], PP_ERR_FORMAT, "first has a shape that does not match its size");
+        refuses_array("<f4", "False", shapes[i], PP_ERR_FORMAT, "first has a shape that does not match its size");
     refuses_array("<f4", "Maybe', 'shape': (2", "9", PP_ERR_FORMAT, "first has a shape");
     struct zip z = {0};
     struct pp_buf text = {0};
@@ -378,7 +377,6 @@ static void adapters(void **state)
         write_config(npz, "adapter_config.json", "{\"lora_parameters\": {\"scale\": 7, \"alpha\": \"x\"}}");
         assert_int_equal(pp_adapter_load(r.model, npz, &a, &err), PP_ERR_FORMAT);
         assert_non_null(strstr(err.text, "alpha is not a number"));
-        assert_int_equal(pp_adapter_load(r.model, npz, &a, &err), PP_ERR_FORMAT);
     }
     close_run(&r);
 }
