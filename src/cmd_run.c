@@ -652,11 +652,24 @@ static enum pp_code report_context_full(const struct run *r, struct pp_error *er
                    larger.text);
 }
 
-/* Half of what a grammar describes is of no use to a program that reads it. */
-static enum pp_code report_incomplete(const struct run *r, struct pp_error *err)
+/* Whether the model stopped during its reasoning, before the grammar began. */
+static bool stopped_before_grammar(const struct run *r)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the answer is cut off before the end of its grammar: %s",
-                   r->finish == PP_FINISH_LENGTH ? "give a larger -n" : "a --stop text ended it");
+    struct pp_error ignored;
+    bool may_be_empty = false;
+    return !r->answer.len && r->parts.n_reasoning &&
+           (pp_grammar_matches(r->grammar, "", 0, &may_be_empty, &ignored) || !may_be_empty);
+}
+
+/* Half of what a grammar describes is of no use to a program that reads it. */
+static enum pp_code check_complete(const struct run *r, struct pp_error *err)
+{
+    if (r->finish != PP_FINISH_END)
+        return pp_fail(err, PP_ERR_FORMAT, "the answer is cut off before the end of its grammar: %s",
+                       r->finish == PP_FINISH_LENGTH ? "give a larger -n" : "a --stop text ended it");
+    return stopped_before_grammar(r) ? pp_fail(err, PP_ERR_FORMAT, "the grammar applies to the answer, and there is "
+                                                                   "none; try --thinking off, or another --seed")
+                                     : PP_OK;
 }
 
 static enum pp_code answer(struct run *r, struct pp_error *err)
@@ -679,8 +692,8 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
         (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's prompt should begin a new line */
     if (!code && r->finish == PP_FINISH_CONTEXT)
         code = report_context_full(r, err);
-    if (!code && r->grammar && r->finish != PP_FINISH_END)
-        code = report_incomplete(r, err);
+    if (!code && r->grammar)
+        code = check_complete(r, err);
     return code;
 }
 

@@ -75,8 +75,11 @@ cat >"$tmp/think.jinja" <<'END'
 
 <think>
 END
-run --chat-template-file "$tmp/think.jinja" --json-schema '{"enum": ["yes", "no"]}' -n 20 -p "Who are you?"
-expect "an answer that never comes is a failure" 1
+thinks() { run --chat-template-file "$tmp/think.jinja" --json-schema '{"enum": ["yes", "no"]}' --temp 0 "$@"; }
+thinks -n 1 -p "Who are you?"
+expect "an answer that never comes is a failure" 1 '' 'cut off before the end of its grammar: give a larger -n'
+thinks -n 300 -p "Who are you?"
+expect "and so is one that the model does not begin" 1 '' 'the grammar applies to the answer, and there is none'
 holds "and the grammar does not touch the reasoning" [ ! -s "$tmp/out" ]
 
 counted

@@ -41,7 +41,7 @@ static uint32_t checksum(const uint8_t *data, size_t n)
 {
     uint32_t rest = UINT32_MAX;
     for (size_t i = 0; i < 8 * n; i++) {
-        const uint32_t bit = (rest ^ data[i / 8] >> i % 8) & 1;
+        const uint32_t bit = (rest ^ (uint32_t)data[i / 8] >> i % 8) & 1;
         rest = rest >> 1 ^ (bit ? 0xedb88320u : 0);
     }
     return ~rest;
