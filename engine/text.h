@@ -81,8 +81,9 @@ bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tok
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, struct pp_gguf_writer *w,
                                   struct pp_error *err);
 /* Writes tokenizer.json, or for SentencePiece's kinds tokenizer.model, and tokenizer_config.json into a folder, and
- * reads them back to check. PP_ERR_UNSUPPORTED: these formats cannot express this tokenizer; the text says what is
- * missing. */
+ * reads them back to check. An ordinary token that begins or ends texts, or stands for unknown ones, becomes a special
+ * one, as readers take all that these settings name for special. PP_ERR_UNSUPPORTED: these formats cannot express this
+ * tokenizer; the text says what is missing. */
 enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *folder, struct pp_error *err);
 
 /* --- chat templates ------------------------------------------------------------------------------------ */
