@@ -258,6 +258,12 @@ static enum pp_code collect_names(const cJSON *config, struct names *names, stru
     return PP_OK;
 }
 
+/* Whether a name is these n bytes, which a NUL may be among: tokens' texts are not C strings. */
+static bool is_text(const char *name, const char *text, size_t n)
+{
+    return strnlen(name, n + 1) == n && memcmp(name, text, n) == 0;
+}
+
 /* The name with this text, of n bytes; if there are several, all become known. NULL: there is none. */
 static struct named *find_name(const struct names *names, const char *text, size_t n)
 {
@@ -271,7 +277,7 @@ static struct named *find_name(const struct names *names, const char *text, size
             hi = middle;
     }
     struct named *found = NULL;
-    for (; lo < names->n && strncmp(names->sorted[lo]->text, text, n) == 0 && !names->sorted[lo]->text[n]; lo++) {
+    for (; lo < names->n && is_text(names->sorted[lo]->text, text, n); lo++) {
         found = found ? found : names->sorted[lo];
         names->sorted[lo]->known = true;
     }

@@ -152,7 +152,7 @@ static void named_elsewhere(void **state)
     pp_tokenizer_free(t);
 }
 
-/* SentencePiece's folders have them, too. */
+/* SentencePiece's folders have them, too. A piece may contain NUL, and is not what its beginning names. */
 static void named_beside_pieces(void **state)
 {
     struct pp_buf b = {0};
@@ -163,14 +163,18 @@ static void named_beside_pieces(void **state)
     put_piece(&b, "</s>", 0, TOK_CONTROL);
     put_piece(&b, TOK_SPACE "a", -1, TOK_NORMAL);
     put_piece(&b, TOK_SPACE, -2, TOK_NORMAL);
+    put_piece(&b, "<z?????", -3, TOK_NORMAL);
+    for (size_t i = 0; i < b.len; i++)
+        b.data[i] = b.data[i] == '?' ? '\0' : b.data[i];
     put("tokenizer.model", b.data, b.len);
-    put_text("added_tokens.json", "{\"<|im_start|>\":5,\"<|im_end|>\":6}");
-    put_text("special_tokens_map.json", "{\"eos_token\":\"<|im_end|>\"}");
+    put_text("added_tokens.json", "{\"<|im_start|>\":6,\"<|im_end|>\":7}");
+    put_text("special_tokens_map.json", "{\"eos_token\":\"<|im_end|>\",\"additional_special_tokens\":[\"<z\"]}");
     expect_opened("a<|im_end|><|im_start|>", PP_TOKENIZE_SPECIAL, " a|<|im_end|>|<|im_start|>");
     struct pp_tokenizer *t = open_tokenizer(folder);
-    assert_int_equal(pp_tokenizer_eos(t), 6);
-    assert_int_equal(t->type[5], TOK_USER);
-    assert_int_equal(t->type[6], TOK_CONTROL);
+    assert_int_equal(pp_tokenizer_eos(t), 7);
+    assert_int_equal(t->type[5], TOK_NORMAL);
+    assert_int_equal(t->type[6], TOK_USER);
+    assert_int_equal(t->type[7], TOK_CONTROL);
     pp_tokenizer_free(t);
     pp_buf_free(&b);
 }
