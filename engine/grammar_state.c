@@ -41,17 +41,19 @@ static uint64_t hash_items(const struct pp_item *items, size_t n)
     return h;
 }
 
-static bool table_grow(struct pp_table *t, const struct pp_item *pool, const struct pp_frame *ranges, size_t n)
+/* Makes the table twice as large. */
+static bool table_grow(struct pp_table *t)
 {
     const size_t cap = t->n_slots ? 2 * t->n_slots : 256;
-    uint32_t *slots = pp_calloc(cap, sizeof *slots);
+    struct pp_table_slot *slots = pp_calloc(cap, sizeof *slots);
     if (!slots)
         return false;
-    for (size_t i = 0; i < n; i++) {
-        size_t at = hash_items(pool + ranges[i].first, ranges[i].n) & (cap - 1);
-        while (slots[at])
+    for (size_t i = 0; i < t->n_slots; i++) {
+        size_t at = t->slots[i].hash & (cap - 1);
+        while (t->slots[i].number && slots[at].number)
             at = (at + 1) & (cap - 1);
-        slots[at] = (uint32_t)i + 1;
+        if (t->slots[i].number)
+            slots[at] = t->slots[i];
     }
     pp_free(t->slots);
     t->slots = slots;
@@ -116,15 +118,16 @@ static bool find_alike(struct pp_matcher *m, uint32_t frame)
 static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, size_t n)
 {
     struct pp_table *t = &m->frame_table;
-    if (2 * m->n_frames >= t->n_slots && !table_grow(t, m->links, m->frames, m->n_frames)) {
+    if (2 * m->n_frames >= t->n_slots && !table_grow(t)) {
         no_memory(m);
         return UINT32_MAX;
     }
-    size_t at = hash_items(links, n) & (t->n_slots - 1);
-    for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
-        const struct pp_frame *f = &m->frames[t->slots[at] - 1];
+    const uint64_t hash = hash_items(links, n);
+    size_t at = hash & (t->n_slots - 1);
+    for (; t->slots[at].number; at = (at + 1) & (t->n_slots - 1)) {
+        const struct pp_frame *f = &m->frames[t->slots[at].number - 1];
         if (f->n == n && same_items(m->links + f->first, links, n))
-            return t->slots[at] - 1;
+            return t->slots[at].number - 1;
     }
     if (pp_grow(&m->links, &m->cap_links, m->n_links + n, sizeof *m->links) != 0 ||
         pp_grow(&m->frames, &m->cap_frames, m->n_frames + 1, sizeof *m->frames) != 0) {
@@ -135,7 +138,7 @@ static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, 
     m->frames[frame] = (struct pp_frame){.first = (uint32_t)m->n_links, .n = (uint32_t)n, .alike = frame};
     memcpy(m->links + m->n_links, links, n * sizeof *links);
     m->n_links += n;
-    t->slots[at] = (uint32_t)++m->n_frames;
+    t->slots[at] = (struct pp_table_slot){hash, (uint32_t)++m->n_frames};
     if (m->g->alike && frame > ROOT && !find_alike(m, frame)) {
         no_memory(m);
         return UINT32_MAX;
@@ -143,36 +146,18 @@ static uint32_t intern_frame(struct pp_matcher *m, const struct pp_item *links, 
     return frame;
 }
 
-static bool state_table_grow(struct pp_matcher *m)
-{
-    struct pp_table *t = &m->state_table;
-    const size_t cap = t->n_slots ? 2 * t->n_slots : 256;
-    uint32_t *slots = pp_calloc(cap, sizeof *slots);
-    if (!slots)
-        return false;
-    for (size_t i = 0; i < m->n_states; i++) {
-        size_t at = hash_items(m->items + m->states[i].first, m->states[i].n) & (cap - 1);
-        while (slots[at])
-            at = (at + 1) & (cap - 1);
-        slots[at] = (uint32_t)i + 1;
-    }
-    pp_free(t->slots);
-    t->slots = slots;
-    t->n_slots = cap;
-    return true;
-}
-
 static int32_t intern_state(struct pp_matcher *m, const struct pp_item *items, size_t n)
 {
     struct pp_table *t = &m->state_table;
     const unsigned classes = m->g->n_classes;
-    if (2 * m->n_states >= t->n_slots && !state_table_grow(m))
+    if (2 * m->n_states >= t->n_slots && !table_grow(t))
         return no_memory(m);
-    size_t at = hash_items(items, n) & (t->n_slots - 1);
-    for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
-        const struct pp_state *s = &m->states[t->slots[at] - 1];
+    const uint64_t hash = hash_items(items, n);
+    size_t at = hash & (t->n_slots - 1);
+    for (; t->slots[at].number; at = (at + 1) & (t->n_slots - 1)) {
+        const struct pp_state *s = &m->states[t->slots[at].number - 1];
         if (s->n == n && same_items(m->items + s->first, items, n))
-            return (int32_t)t->slots[at] - 1;
+            return (int32_t)t->slots[at].number - 1;
     }
     if (pp_grow(&m->items, &m->cap_items, m->n_items + n, sizeof *m->items) != 0 ||
         pp_grow(&m->states, &m->cap_states, m->n_states + 1, sizeof *m->states) != 0 ||
@@ -191,7 +176,7 @@ static int32_t intern_state(struct pp_matcher *m, const struct pp_item *items, s
     }
     for (unsigned c = 0; c < classes; c++)
         m->next[m->n_states * classes + c] = n ? UNKNOWN : PP_STATE_DEAD;
-    t->slots[at] = (uint32_t)++m->n_states;
+    t->slots[at] = (struct pp_table_slot){hash, (uint32_t)++m->n_states};
     return (int32_t)m->n_states - 1;
 }
 

@@ -41,7 +41,10 @@ struct pp_frame {
     uint32_t alike;         /* the frame with links that are alike (pp_grammar.alike) */
 };
 struct pp_table {
-    uint32_t *slots;        /* [n_slots], a power of two; each a number + 1, 0: free */
+    struct pp_table_slot {
+        uint64_t hash;
+        uint32_t number;    /* + 1; 0: free */
+    } *slots;               /* [n_slots], a power of two */
     size_t n_slots;
 };
 
