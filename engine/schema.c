@@ -203,18 +203,17 @@ static bool count_of(struct maker *m, const cJSON *k, double *out)
     return true;
 }
 
-static void at_least(struct maker *m, const cJSON *k, double *fact)
+/* minLength, maxLength and the like: narrows the facts least .. most. */
+static void count_bound(struct maker *m, const cJSON *k, double *least, double *most)
 {
+    const bool is_min = k->string[1] == 'i';
     double v;
-    if (count_of(m, k, &v) && v > *fact)
-        *fact = v;
-}
-
-static void at_most(struct maker *m, const cJSON *k, double *fact)
-{
-    double v;
-    if (count_of(m, k, &v) && v < *fact)
-        *fact = v;
+    if (!count_of(m, k, &v))
+        return;
+    if (is_min && v > *least)
+        *least = v;
+    if (!is_min && v < *most)
+        *most = v;
 }
 
 static void add_bound(struct maker *m, const cJSON *k, struct pp_bounds *r, bool is_min, bool excluded)
@@ -335,7 +334,7 @@ static void flatten_keyword(struct maker *m, const cJSON *s, const cJSON *k, str
         add_bound(m, k, &f->bounds, false, name[0] == 'e');
         group = PP_JSON_NUMBER;
     } else if (IS("minLength") || IS("maxLength")) {
-        (name[1] == 'i' ? at_least : at_most)(m, k, name[1] == 'i' ? &f->least_chars : &f->most_chars);
+        count_bound(m, k, &f->least_chars, &f->most_chars);
         group = PP_JSON_STRING;
     } else if (IS("pattern") || IS("format")) {
         const cJSON **which = IS("pattern") ? &f->pattern : &f->format;
@@ -346,13 +345,13 @@ static void flatten_keyword(struct maker *m, const cJSON *s, const cJSON *k, str
         *which = k;
         group = PP_JSON_STRING;
     } else if (IS("minItems") || IS("maxItems")) {
-        (name[1] == 'i' ? at_least : at_most)(m, k, name[1] == 'i' ? &f->least_items : &f->most_items);
+        count_bound(m, k, &f->least_items, &f->most_items);
         group = PP_JSON_ARRAY;
     } else if (IS("items") || IS("prefixItems") || IS("additionalItems")) {
         remember(m, f->arrays, &f->n_arrays, PARTS_MOST, s, k);
         group = PP_JSON_ARRAY;
     } else if (IS("minProperties") || IS("maxProperties")) {
-        (name[1] == 'i' ? at_least : at_most)(m, k, name[1] == 'i' ? &f->least_props : &f->most_props);
+        count_bound(m, k, &f->least_props, &f->most_props);
         group = PP_JSON_OBJECT;
     } else if (IS("properties") || IS("required") || IS("additionalProperties")) {
         remember(m, f->objects, &f->n_objects, PARTS_MOST, s, k);
